@@ -24,6 +24,8 @@ pub const AGENTS: &str = "system:karmada:agents";
 pub const AGENT_PREFIX: &str = "system:karmada:agent:";
 /// In whose name `register` writes the roles of an agent.
 pub const GENERATOR: &str = "system:karmada:agent:rbac-generator";
+/// What the request for the generator's certificate is named; the name of the cluster and five characters follow.
+const GENERATOR_REQUEST: &str = "agent-rbac-generator-";
 /// The group of the tokens with which clusters are registered.
 pub const BOOTSTRAP_GROUP: &str = "system:bootstrappers:karmada:default-cluster-token";
 /// What the group of tokens for one cluster begins with; the name of the cluster follows.
@@ -67,14 +69,27 @@ impl<'a> Who<'a> {
 pub trait Facts {
     /// Whether there is a Cluster of this name.
     fn is_registered(&self, cluster: &str) -> bool;
-    /// The Clusters that own a Secret; nothing if it does not exist.
-    fn owners_of_secret(&self, namespace: &str, name: &str) -> Vec<String>;
+    /// The Clusters whose `spec.id` this is: those that stand for one member.
+    fn registered_with(&self, id: &str) -> Vec<String>;
+    /// Whose a Secret is; nothing if it does not exist.
+    fn secret(&self, namespace: &str, name: &str) -> Option<Secret>;
+    /// The Clusters that name a Secret as theirs.
+    fn users_of_secret(&self, namespace: &str, name: &str) -> Vec<String>;
     /// Who made a certificate request.
     fn requester(&self, request: &str) -> Option<String>;
     /// Whether an object of users goes to a cluster, by its binding.
     fn is_propagated(&self, cluster: &str, object: Named<'_>) -> bool;
     /// Whether a namespace exists and has the system's label.
     fn is_system_namespace(&self, name: &str) -> bool;
+}
+
+/// What tells whose a Secret is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Secret {
+    /// The Clusters that it disappears with.
+    pub owners: Vec<String>,
+    /// Whether it has the system's label, as those have that agents make.
+    pub is_labelled: bool,
 }
 
 /// An object of users.
@@ -107,11 +122,23 @@ fn secrets_of(cluster: &str) -> [String; 2] {
     [cluster.to_owned(), api::names::impersonation_secret(cluster)]
 }
 
-/// Returns whether a Secret is an agent's own: by its name, and because no other cluster has it. The names of two clusters
-/// can lead to one Secret: `a-impersonator` is a cluster's and the impersonator's of `a`.
+/// Returns whether a Secret is an agent's own: by its name, and because it belongs to its Cluster or an agent made it for one
+/// that is to come.
+///
+/// A name alone says nothing, since whoever registers a cluster chooses it: `m1-creds` may be the Secret of a Cluster that
+/// somebody made by hand, `db-password` that of a tenant. And the names of two clusters can lead to one Secret:
+/// `a-impersonator` is a cluster's and the impersonator's of `a`. That the agent's Cluster names a Secret does not make it its
+/// own: the agent writes that.
 fn owns_secret(cluster: &str, namespace: &str, name: &str, facts: &dyn Facts) -> bool {
-    secrets_of(cluster).iter().any(|own| own == name)
-        && facts.owners_of_secret(namespace, name).iter().all(|owner| owner == cluster)
+    if !secrets_of(cluster).iter().any(|own| own == name) {
+        return false;
+    }
+    let Some(secret) = facts.secret(namespace, name) else { return true };
+    let is_own = |found: &[String]| found.iter().all(|found| found == cluster);
+    match secret.owners.as_slice() {
+        [] => secret.is_labelled && is_own(&facts.users_of_secret(namespace, name)),
+        owners => is_own(owners),
+    }
 }
 
 /// Returns whether an agent's Secrets may be in a namespace: those of the system that hold nothing else.

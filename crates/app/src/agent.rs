@@ -12,7 +12,7 @@ mod way_in;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use api::features::Features;
 use apimachinery::duration;
 use clap::Args;
@@ -127,6 +127,9 @@ struct Patience {
     /// Which part of --cluster-lease-duration the agent waits between two signs of life.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
+    /// Follow the nodes and pods of the cluster and tell their sums in the status of its Cluster.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    enable_cluster_resource_modeling: bool,
 }
 
 impl Patience {
@@ -169,18 +172,16 @@ pub(crate) type Task = Box<dyn Fn(&Agent) + Send + Sync>;
 struct Chosen {
     selection: Selection,
     rotation: bool,
+    /// Names that no controller of an agent has. Manifests may have those of other versions, so they are passed over.
+    unknown: Vec<String>,
 }
 
 impl Chosen {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let items: Vec<&str> = text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
-        for item in &items {
-            let name = item.strip_prefix('-').unwrap_or(item);
-            if name != "*" && name != CERT_ROTATION && !AGENT.contains(&name) {
-                let known = AGENT.join(", ");
-                bail!("--controllers: an agent has no controller {name:?}; it has {known}, {CERT_ROTATION}");
-            }
-        }
+        let named = items.iter().map(|item| item.strip_prefix('-').unwrap_or(item));
+        let unknown = named.filter(|name| *name != "*" && *name != CERT_ROTATION && !AGENT.contains(name));
+        let unknown = unknown.map(str::to_owned).collect();
         let has = |name: &str, default: bool| {
             let named = items.iter().find_map(|item| match item.strip_prefix('-') {
                 Some(without) => (without == name).then_some(false),
@@ -189,7 +190,8 @@ impl Chosen {
             named.unwrap_or(default && items.contains(&"*"))
         };
         let chosen: Vec<&str> = AGENT.iter().copied().filter(|name| has(name, true)).collect();
-        Ok(Self { selection: Selection::parse(&chosen.join(","))?, rotation: has(CERT_ROTATION, false) })
+        let selection = Selection::parse(&chosen.join(","))?;
+        Ok(Self { selection, rotation: has(CERT_ROTATION, false), unknown })
     }
 }
 
@@ -197,10 +199,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     cli::check_name(&arguments.cluster_name)?;
     let name = arguments.cluster_name.clone();
     let chosen = Chosen::parse(&arguments.controllers)?;
+    for name in &chosen.unknown {
+        let known = AGENT.join(", ");
+        tracing::warn!("--controllers: an agent has no controller {name:?}; it has {known}, {CERT_ROTATION}");
+    }
     let settings = Settings {
         features: Features::parse(&arguments.feature_gates)
             .context("--feature-gates cannot be understood")?,
         timing: arguments.patience.timing()?,
+        resource_modeling: arguments.patience.enable_cluster_resource_modeling,
         ..Settings::default()
     };
     let reported = enrol::reported(&arguments.report_secrets)?;
@@ -332,11 +339,10 @@ mod tests {
         let one = chosen("execution");
         assert!(one.selection.is_only("execution"), "{one:?}");
         assert!(chosen("-clusterStatus").selection.is_empty());
-        let error = Chosen::parse("binding").unwrap_err().to_string();
+        let odd = chosen("execution,-binding,flying");
         assert_eq!(
-            error,
-            "--controllers: an agent has no controller \"binding\"; it has clusterStatus, execution, workStatus, \
-             serviceExport, endpointsliceCollect, certRotation"
+            (odd.selection, odd.unknown),
+            (one.selection, vec!["binding".to_owned(), "flying".to_owned()])
         );
     }
 
@@ -355,6 +361,7 @@ mod tests {
         ("cluster-provider", ""),
         ("cluster-region", ""),
         ("cluster-zones", ""),
+        ("cluster-cache-sync-timeout", "2m0s"),
         ("report-secrets", "KubeCredentials,KubeImpersonator"),
         ("cluster-status-update-frequency", "10s"),
         ("cluster-lease-duration", "40s"),
@@ -377,7 +384,38 @@ mod tests {
         ("enable-pprof", "false"),
         ("profiling-bind-address", ":6060"),
         ("logging-format", "text"),
+        ("log-flush-frequency", "5s"),
+        ("v", "0"),
+        ("vmodule", ""),
     ];
+
+    /// The command lines of upstream's manifests and of `karmadactl register`, and every flag of its loggers.
+    #[test]
+    fn upstreams_command_lines_are_understood() {
+        use clap::Parser as _;
+        let manifest = "--karmada-kubeconfig=/etc/kubeconfig/karmada-kubeconfig --karmada-context=karmada-apiserver \
+            --cluster-name=member3 --cluster-api-endpoint=https://172.18.0.5:6443 --cluster-status-update-frequency=10s \
+            --metrics-bind-address=:8080 --health-probe-bind-address=0.0.0.0:10357 \
+            --feature-gates=CustomizedClusterResourceModeling=true,MultiClusterService=true --logging-format=json --v=4";
+        let registered = "--karmada-kubeconfig=/etc/kubeconfig/karmada-kubeconfig --cluster-name=member3 \
+            --cluster-api-endpoint=https://172.18.0.5:6443 --cluster-provider= --cluster-region= --cluster-zones= \
+            --controllers=*,certRotation --proxy-server-address= --leader-elect-resource-namespace=karmada-system \
+            --cluster-namespace=karmada-cluster --cluster-status-update-frequency=10s --metrics-bind-address=:8080 \
+            --health-probe-bind-address=0.0.0.0:10357 --v=2";
+        let logging = "--karmada-kubeconfig=k --cluster-name=m -v 4 --vmodule=a=1 --logging-format text --log-flush-frequency=5s \
+            --log-json-info-buffer-size=0 --log-json-split-stream --log-text-info-buffer-size=0 --log-text-split-stream=false \
+            --logtostderr --alsologtostderr=false --log-dir=/tmp --log_file=/tmp/a --log-file-max-size=1 --stderrthreshold=2 \
+            --log_backtrace_at=:0 --add_dir_header --skip-headers --skip_log_headers --one-output --enable-pprof \
+            --profiling-bind-address=:6060 --enable-cluster-resource-modeling=false";
+        for line in [manifest, registered, logging] {
+            let words = ["karmada-agent"].into_iter().chain(line.split_whitespace());
+            let read = Command::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
+            let models = read.arguments.patience.enable_cluster_resource_modeling;
+            assert_eq!(models, !line.contains("modeling=false"));
+            Chosen::parse(&read.arguments.controllers).expect("controllers");
+            Features::parse(&read.arguments.feature_gates).expect("features");
+        }
+    }
 
     #[test]
     fn flags_have_upstreams_names_and_defaults() {

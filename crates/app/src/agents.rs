@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use admission::agents::{self, Facts, Named, Needs, Wanted, Who};
+use admission::agents::{self, Facts, Named, Needs, Secret, Wanted, Who};
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes as Admitted, Operation as Doing};
 use apiserver::auth::User;
@@ -46,6 +46,18 @@ impl Agents {
         let kind = server.registry.load().find(group, version, resource).cloned()?;
         server.stored(&kind, namespace, name)
     }
+
+    /// Returns the names of the Clusters whose specification is such. Reads all of them: for what is asked when an agent starts.
+    fn clusters_where(&self, fits: impl Fn(&Value) -> bool) -> Vec<String> {
+        let Some(server) = self.server() else { return Vec::new() };
+        let Some(kind) = server.registry.load().find(api::cluster::GROUP, "v1alpha1", "clusters").cloned()
+        else {
+            return Vec::new();
+        };
+        let all = server.store.snapshot(&kind.collection);
+        let read = all.iter().filter_map(|entry| Some((entry, server.read_or_warn(&kind, entry)?)));
+        read.filter(|(_, cluster)| fits(&cluster["spec"])).map(|(entry, _)| entry.name.to_string()).collect()
+    }
 }
 
 impl Facts for Agents {
@@ -55,11 +67,29 @@ impl Facts for Agents {
             || self.stored(api::cluster::GROUP, "v1alpha1", "clusters", "", cluster).is_some()
     }
 
-    fn owners_of_secret(&self, namespace: &str, name: &str) -> Vec<String> {
-        let secret = self.stored("", "v1", "secrets", namespace, name).unwrap_or_default();
-        let owners = secret.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        let clusters = owners.into_iter().flatten().filter(|owner| owner["kind"] == "Cluster");
-        clusters.filter_map(|owner| owner["name"].as_str()).map(str::to_owned).collect()
+    fn registered_with(&self, id: &str) -> Vec<String> {
+        self.clusters_where(|spec| spec["id"] == id)
+    }
+
+    fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
+        let found = self.stored("", "v1", "secrets", namespace, name)?;
+        let owners = found.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        // Others have a kind of this name, too.
+        let is_cluster = |owner: &&Value| {
+            let version = owner["apiVersion"].as_str().unwrap_or("");
+            owner["kind"] == "Cluster"
+                && version.split_once('/').is_some_and(|(group, _)| group == api::cluster::GROUP)
+        };
+        let owners = owners.into_iter().flatten().filter(is_cluster);
+        Some(Secret {
+            owners: owners.filter_map(|owner| owner["name"].as_str()).map(str::to_owned).collect(),
+            is_labelled: found["metadata"]["labels"][api::labels::SYSTEM] == api::labels::TRUE,
+        })
+    }
+
+    fn users_of_secret(&self, namespace: &str, name: &str) -> Vec<String> {
+        let names = |reference: &Value| reference["namespace"] == namespace && reference["name"] == name;
+        self.clusters_where(|spec| names(&spec["secretRef"]) || names(&spec["impersonatorSecretRef"]))
     }
 
     fn requester(&self, request: &str) -> Option<String> {

@@ -174,6 +174,9 @@ struct Clusters {
     /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
+    /// Follow the nodes and pods of members and tell their sums in the status of Clusters; the scheduler estimates with them.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    enable_cluster_resource_modeling: bool,
     /// How often what FederatedResourceQuotas count is counted afresh.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
     federated_resource_quota_sync_period: Duration,
@@ -261,6 +264,7 @@ impl Chosen {
             removals,
             failover: self.failover.settings()?,
             autoscaling: self.autoscaling.settings()?,
+            resource_modeling: self.clusters.enable_cluster_resource_modeling,
         })
     }
 }
@@ -558,6 +562,7 @@ mod tests {
         ("cluster-lease-duration", "40s"),
         ("cluster-lease-renew-interval-fraction", "0.25"),
         ("federated-resource-quota-sync-period", "5m"),
+        ("enable-cluster-resource-modeling", "true"),
         ("leader-elect", "true"),
         ("leader-elect-lease-duration", "15s"),
         ("leader-elect-renew-deadline", "10s"),

@@ -7,16 +7,8 @@ use clap::Args;
 /// What every component of upstream takes: logging and profiling.
 #[derive(Debug, Args)]
 pub(crate) struct Everywhere {
-    #[arg(long, short = 'v', hide = true, default_value = "0")]
-    v: String,
-    #[arg(long, hide = true, default_value = "")]
-    vmodule: String,
-    #[arg(long, hide = true, default_value = "text")]
-    logging_format: String,
-    #[arg(long, hide = true, default_value = "5s")]
-    log_flush_frequency: String,
-    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    logtostderr: String,
+    #[command(flatten)]
+    logging: Logging,
     #[arg(long, hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     enable_pprof: String,
     #[arg(long, hide = true, default_value = ":6060")]
@@ -25,6 +17,49 @@ pub(crate) struct Everywhere {
     kube_api_qps: String,
     #[arg(long, hide = true, default_value = "60")]
     kube_api_burst: String,
+}
+
+/// The flags of Go's loggers. What is logged here is chosen with `--log`.
+#[derive(Debug, Args)]
+struct Logging {
+    #[arg(long, short = 'v', hide = true, default_value = "0")]
+    v: String,
+    #[arg(long, hide = true, default_value = "")]
+    vmodule: String,
+    #[arg(long, hide = true, default_value = "text")]
+    logging_format: String,
+    #[arg(long, hide = true, default_value = "5s")]
+    log_flush_frequency: String,
+    #[arg(long, hide = true, default_value = "0")]
+    log_json_info_buffer_size: String,
+    #[arg(long, hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    log_json_split_stream: String,
+    #[arg(long, hide = true, default_value = "0")]
+    log_text_info_buffer_size: String,
+    #[arg(long, hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    log_text_split_stream: String,
+    #[arg(long, alias = "log_dir", hide = true, default_value = "")]
+    log_dir: String,
+    #[arg(long, alias = "log_file", hide = true, default_value = "")]
+    log_file: String,
+    #[arg(long, alias = "log_file_max_size", hide = true, default_value = "1800")]
+    log_file_max_size: String,
+    #[arg(long, alias = "log_backtrace_at", hide = true, default_value = ":0")]
+    log_backtrace_at: String,
+    #[arg(long, hide = true, default_value = "2")]
+    stderrthreshold: String,
+    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    logtostderr: String,
+    #[arg(long, hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    alsologtostderr: String,
+    #[arg(long, alias = "add_dir_header", hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    add_dir_header: String,
+    #[arg(long, alias = "skip_headers", hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    skip_headers: String,
+    #[arg(long, alias = "skip_log_headers", hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    skip_log_headers: String,
+    #[arg(long, alias = "one_output", hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    one_output: String,
 }
 
 /// What upstream's controllers take besides: how many of them work at once, and how often.
@@ -42,8 +77,6 @@ pub(crate) struct Controllers {
     concurrent_cluster_syncs: String,
     #[arg(long, hide = true, default_value = "5")]
     concurrent_work_syncs: String,
-    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    enable_cluster_resource_modeling: String,
     #[arg(long, hide = true, default_value = "5ms")]
     rate_limiter_base_delay: String,
     #[arg(long, hide = true, default_value = "16m40s")]

@@ -36,6 +36,8 @@ pub(crate) struct Environment {
     pub(crate) scheduler: scheduling::Settings,
     pub(crate) failover: failover::Settings,
     pub(crate) autoscaling: autoscaling::Settings,
+    /// Whether nodes and pods of members are followed.
+    pub(crate) resource_modeling: bool,
 }
 
 impl Environment {
@@ -67,6 +69,7 @@ impl Environment {
             scheduler: context.scheduler.clone(),
             failover: context.settings.failover.clone(),
             autoscaling: context.settings.autoscaling.clone(),
+            resource_modeling: context.settings.resource_modeling,
         }
     }
 

@@ -59,6 +59,9 @@ pub struct Settings {
     pub failover: failover::Settings,
     /// The flags of autoscalers.
     pub autoscaling: autoscaling::Settings,
+    /// `--enable-cluster-resource-modeling`: whether nodes and pods of members are followed, and their sums told in the status
+    /// of Clusters.
+    pub resource_modeling: bool,
 }
 
 impl Default for Settings {
@@ -70,6 +73,7 @@ impl Default for Settings {
             removals: propagation::withdrawal::Limits::default(),
             failover: failover::Settings::default(),
             autoscaling: autoscaling::Settings::default(),
+            resource_modeling: true,
         }
     }
 }

@@ -143,11 +143,16 @@ impl World {
 
     /// A world whose cluster `m1` is looked after by this process alone, and is the server itself.
     pub(crate) async fn agent() -> Self {
+        Self::agent_with(Settings::default()).await
+    }
+
+    /// As [`Self::agent`], with other settings.
+    pub(crate) async fn agent_with(settings: Settings) -> Self {
         let one = |namespace: &str, client: &Client| MyClusters::One {
             name: format!("{namespace}-m1"),
             client: client.clone(),
         };
-        Self::make(Settings::default(), one).await
+        Self::make(settings, one).await
     }
 
     async fn make(settings: Settings, mine: impl FnOnce(&str, &Client) -> MyClusters) -> Self {
@@ -303,6 +308,17 @@ impl World {
         });
         let refusal = Refusal { method, path: path.to_owned(), times: 1, status };
         self.calls.0.lock().refusals.push(refusal);
+    }
+
+    /// Returns the paths that were read, and keeps them.
+    pub(crate) fn reads(&self) -> Vec<String> {
+        let recorded = self.calls.0.lock();
+        recorded
+            .calls
+            .iter()
+            .filter(|call| call.method == Method::GET)
+            .map(|call| call.path.clone())
+            .collect()
     }
 
     /// Returns what was written since the last time: method and path from the collection on. Events are left out.

@@ -37,6 +37,8 @@ pub enum Error {
     NotAnExecutionSpace { namespace: String },
     #[error("work {work} has no manifest of {object}")]
     NoSuchManifest { work: String, object: String },
+    #[error("work {work} has the same object as {counted}, which counts")]
+    SecondWork { work: String, counted: String },
     #[error("binding {binding}, which requires this one, does not exist")]
     NoReferrer { binding: String },
     #[error("dependency can not leave name and labelSelector all empty")]

@@ -17,19 +17,42 @@ use crate::{Binding, Error, Object, Reference as _, Result, expected_clusters};
 const FULLY_APPLIED_MESSAGE: &str = "All works have been successfully applied";
 const NOT_FULLY_APPLIED_MESSAGE: &str = "Failed to apply all works, see status.aggregatedStatus for details";
 
-/// Returns what the clusters report about the object, one item per Work, sorted by cluster. Works that are being
-/// deleted no longer count.
-pub fn aggregate<'a>(
-    works: impl IntoIterator<Item = &'a Work>,
-    object: &ObjectReference,
-) -> Result<Vec<AggregatedStatusItem>> {
-    let mut items = works
-        .into_iter()
-        .filter(|work| work.metadata.deletion_timestamp.is_none())
-        .map(|work| item(work, object))
-        .collect::<Result<Vec<_>>>()?;
-    items.sort_by(|left, right| left.cluster_name.cmp(&right.cluster_name));
-    Ok(items)
+/// What the clusters report about an object.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// One per cluster, sorted by its name.
+    pub items: Vec<AggregatedStatusItem>,
+    /// The Works that do not count, and why.
+    pub skipped: Vec<Error>,
+}
+
+/// Sums up what Works report about the object: one Work for each cluster, the one that has the name that we give it if there
+/// are several. Works that are being deleted no longer count.
+///
+/// An agent writes Works of its own cluster, with any label. One that does not fit is passed over: it must not hold up what the
+/// other clusters report.
+pub fn aggregate<'a>(works: impl IntoIterator<Item = &'a Work>, object: &ObjectReference) -> Reports {
+    let ours = api::names::work(&object.kind, &object.name, &object.namespace);
+    let rank = |work: &Work| (work.metadata.name.as_deref() != Some(&ours), work.metadata.name.clone());
+    let mut works: Vec<&Work> =
+        works.into_iter().filter(|work| work.metadata.deletion_timestamp.is_none()).collect();
+    works.sort_by_cached_key(|work| (work.metadata.namespace.clone(), rank(work)));
+    let (mut reports, mut last) = (Reports::default(), None::<&Work>);
+    for work in works {
+        let counted = last.filter(|last| last.metadata.namespace == work.metadata.namespace);
+        match (item(work, object), counted) {
+            (Err(error), _) => reports.skipped.push(error),
+            (Ok(_), Some(counted)) => reports
+                .skipped
+                .push(Error::SecondWork { work: key(&work.metadata), counted: key(&counted.metadata) }),
+            (Ok(item), None) => {
+                reports.items.push(item);
+                last = Some(work);
+            }
+        }
+    }
+    reports.items.sort_by(|left, right| left.cluster_name.cmp(&right.cluster_name));
+    reports
 }
 
 fn item(work: &Work, object: &ObjectReference) -> Result<AggregatedStatusItem> {
@@ -142,19 +165,16 @@ pub fn set_condition(conditions: &mut Vec<Condition>, new: Condition) -> bool {
     changed
 }
 
-/// Writes what the Works report into the binding's status; returns whether it changed.
-pub fn update_binding<'a, B: Binding>(
-    binding: &mut B,
-    works: impl IntoIterator<Item = &'a Work>,
-    now: Timestamp,
-) -> Result<bool> {
-    let items = aggregate(works, &binding.spec().resource)?;
-    let condition = fully_applied(binding.spec(), &items, now);
+/// Writes what the clusters report into the binding's status; returns whether it changed.
+pub fn update_binding<B: Binding>(binding: &mut B, items: &[AggregatedStatusItem], now: Timestamp) -> bool {
+    let condition = fully_applied(binding.spec(), items, now);
     let status = binding.status_mut();
     let mut changed = status.aggregated_status != items;
-    status.aggregated_status = items;
+    if changed {
+        status.aggregated_status = items.to_vec();
+    }
     changed |= set_condition(&mut status.conditions, condition);
-    Ok(changed)
+    changed
 }
 
 /// Returns the template with the members' reports in its status, or `None` when its kind has no rule for that or

@@ -797,7 +797,13 @@ fn works_report_into_the_binding() {
         work_in(&world, "m4", json!({})),
     ];
     let mut binding = scheduled(&world, &[("m1", 2), ("m2", 2), ("m3", 1), ("m4", 1)]);
-    assert!(status::update_binding(&mut binding, &works, now()).expect("a status"));
+    let reports = |works: &[Work]| {
+        let reports = status::aggregate(works, &binding.spec.resource);
+        assert!(reports.skipped.is_empty(), "{reports:?}");
+        reports.items
+    };
+    let (all, first) = (reports(&works), reports(&works[1..2]));
+    assert!(status::update_binding(&mut binding, &all, now()));
     assert_eq!(
         json_of(&binding.status.aggregated_status),
         json!([
@@ -810,14 +816,11 @@ fn works_report_into_the_binding() {
     let condition = |binding: &ResourceBinding| json_of(&binding.status.conditions[0]);
     assert_eq!(condition(&binding)["status"], "False");
     assert_eq!(condition(&binding)["reason"], "FullyAppliedFailed");
-    assert!(
-        !status::update_binding(&mut binding, &works, now()).expect("a status"),
-        "a second time is no change"
-    );
+    assert!(!status::update_binding(&mut binding, &all, now()), "a second time is no change");
 
     binding.spec.clusters.truncate(1);
     let later = "2027-01-01T00:00:00Z".parse().expect("a time");
-    assert!(status::update_binding(&mut binding, &works[1..2], later).expect("a status"));
+    assert!(status::update_binding(&mut binding, &first, later));
     assert_eq!(
         condition(&binding),
         json!({
@@ -826,17 +829,74 @@ fn works_report_into_the_binding() {
         })
     );
     binding.spec.clusters.clear();
-    status::update_binding(&mut binding, [], later).expect("a status");
+    status::update_binding(&mut binding, &[], later);
     assert_eq!(condition(&binding)["status"], "False", "no clusters are not fully applied");
 }
 
 #[test]
-fn a_work_without_the_objects_manifest_is_an_error() {
+fn a_work_that_does_not_fit_holds_up_no_report() {
     let world = World::new();
-    let mut work = work_in(&world, "m1", json!({}));
-    work.spec.workload.manifests.clear();
-    let binding = scheduled(&world, &[("m1", 2)]);
-    assert!(matches!(status::aggregate([&work], &binding.spec.resource), Err(Error::NoSuchManifest { .. })));
+    let applied = || json!({"conditions": applied("True", "")});
+    let (ours, other) = (work_in(&world, "m1", applied()), work_in(&world, "m2", applied()));
+    let named = |name: &str, mut work: Work| {
+        work.metadata.name = Some(name.to_owned());
+        work
+    };
+    let empty = |mut work: Work| {
+        work.spec.workload.manifests.clear();
+        work
+    };
+    let elsewhere = |mut work: Work| {
+        work.metadata.namespace = Some("shop".to_owned());
+        work
+    };
+    let pending = || work_in(&world, "m1", json!({}));
+    let resource = scheduled(&world, &[("m1", 2), ("m2", 2)]).spec.resource;
+    // The Works, which clusters report and have applied, and what is said about those that do not count.
+    let cases = [
+        ("none", vec![], vec![("m1", true), ("m2", true)], vec![]),
+        (
+            "without the manifest",
+            vec![empty(named("a", pending()))],
+            vec![("m1", true), ("m2", true)],
+            vec!["work karmada-es-m1/a has no manifest of Deployment shop/web".to_owned()],
+        ),
+        (
+            "a second one of the same object, whatever its name",
+            vec![named("a", pending()), named("zz", pending())],
+            vec![("m1", true), ("m2", true)],
+            ["a", "zz"]
+                .map(|name| {
+                    let counted = ours.metadata.name.as_deref().expect("a name");
+                    format!("work karmada-es-m1/{name} has the same object as karmada-es-m1/{counted}, which counts")
+                })
+                .to_vec(),
+        ),
+        (
+            "in no execution space",
+            vec![elsewhere(pending())],
+            vec![("m1", true), ("m2", true)],
+            vec!["work namespace shop is no execution space".to_owned()],
+        ),
+        ("of a cluster of its own", vec![work_in(&world, "m3", json!({}))], vec![("m1", true), ("m2", true), ("m3", false)], vec![]),
+    ];
+    for (what, strays, expected, told) in cases {
+        for turned in [false, true] {
+            let mut works = [vec![ours.clone(), other.clone()], strays.clone()].concat();
+            if turned {
+                works.reverse();
+            }
+            let reports = status::aggregate(&works, &resource);
+            let items: Vec<_> =
+                reports.items.iter().map(|item| (item.cluster_name.as_str(), item.applied)).collect();
+            assert_eq!(items, expected, "{what}");
+            let skipped: Vec<String> = reports.skipped.iter().map(ToString::to_string).collect();
+            assert_eq!(skipped, told, "{what}");
+        }
+    }
+    // Without one of the expected name, the first by name counts.
+    let works = [named("b", pending()), named("a", ours)];
+    assert!(status::aggregate(&works, &resource).items[0].applied);
 }
 
 #[test]

@@ -231,7 +231,9 @@ fn repeated(count: usize, mut once: impl FnMut(usize) -> Result<()>) -> Result<(
     match failures.pop() {
         None => Ok(()),
         Some(only) if count == 1 => Err(only),
-        Some(last) => Err(last.context(format!("{} of {count} runs failed, the last of them", failures.len() + 1))),
+        Some(last) => {
+            Err(last.context(format!("{} of {count} runs failed, the last of them", failures.len() + 1)))
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! Certificate requests of agents: who a certificate is for, and whether it is one of an agent at all.
+//!
+//! Somebody else signs what is approved here: kube-controller-manager, with parsers of its own. So a request is taken only if
+//! every parser finds the same names in it.
 
 use base64::Engine as _;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::extensions::ParsedExtension;
-use x509_parser::pem::Pem;
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
 use x509_parser::prelude::FromDer as _;
 
 use super::{AGENT_PREFIX, AGENTS};
@@ -31,12 +34,11 @@ impl CertificateRequest {
         }
         let encoded = spec["request"].as_str().filter(|text| text.len() <= LONGEST)?;
         let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).ok()?;
-        let (_, pem) = x509_parser::pem::parse_x509_pem(&bytes).ok()?;
-        Self::of(&pem)
+        Self::of(&only_block(&bytes)?)
     }
 
-    fn of(pem: &Pem) -> Option<Self> {
-        let (rest, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+    fn of(der: &[u8]) -> Option<Self> {
+        let (rest, request) = X509CertificationRequest::from_der(der).ok()?;
         if !rest.is_empty() {
             return None;
         }
@@ -48,14 +50,29 @@ impl CertificateRequest {
         let ([Some(organization)], [Some(name)]) = (organizations.as_slice(), names.as_slice()) else {
             return None;
         };
-        let has_other_names = request
-            .requested_extensions()
-            .into_iter()
-            .flatten()
-            .any(|extension| matches!(extension, ParsedExtension::SubjectAlternativeName(_)));
+        // In whichever attribute they are, and whether or not they can be read.
+        let has_other_names =
+            information.iter_attributes().any(|attribute| match attribute.parsed_attribute() {
+                ParsedCriAttribute::ExtensionRequest(asked) => {
+                    asked.extensions.iter().any(|extension| extension.oid == OID_X509_EXT_SUBJECT_ALT_NAME)
+                }
+                _ => false,
+            });
         let fits = organization == AGENTS && name.starts_with(AGENT_PREFIX) && !has_other_names;
         fits.then(|| Self { common_name: name.clone() })
     }
+}
+
+/// Returns the content of a PEM text that is one block and nothing else. Of two blocks, or of one whose lines do not match,
+/// Go may read another than we do: it passes over blocks that end with another label than they begin with.
+fn only_block(pem: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(pem).ok()?.trim();
+    let inner = text
+        .strip_prefix("-----BEGIN CERTIFICATE REQUEST-----")?
+        .strip_suffix("-----END CERTIFICATE REQUEST-----")?;
+    // A further line of dashes, or a header, is not Base64.
+    let encoded: String = inner.lines().collect();
+    base64::engine::general_purpose::STANDARD.decode(encoded).ok()
 }
 
 fn has_usages(usages: &Value) -> bool {

@@ -3,7 +3,7 @@
 use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
 use api::names::execution_space;
 
-use super::{Facts, Who, cluster_of_role, holds_secrets, owns_secret};
+use super::{Facts, GENERATOR_REQUEST, Who, cluster_of_role, holds_secrets, owns_secret};
 use crate::agents::is_cluster_name;
 
 /// A request, as an authorizer sees it.
@@ -247,7 +247,7 @@ impl Place {
             Self::Services => (namespace.is_empty() || namespace == NAMESPACE_SYSTEM)
                 .then(|| Some(format!("metadata.namespace={NAMESPACE_SYSTEM}"))),
             Self::Request => whole(facts.requester(name).as_deref() == Some(user)),
-            Self::GeneratorRequest => whole(name.starts_with("agent-rbac-generator-")),
+            Self::GeneratorRequest => whole(name.starts_with(GENERATOR_REQUEST)),
             Self::FreeRole => {
                 whole(cluster_of_role(name, "agent").is_some_and(|free| !facts.is_registered(free)))
             }

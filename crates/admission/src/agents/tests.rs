@@ -14,10 +14,35 @@ impl Facts for Known {
         cluster == "b"
     }
 
-    fn owners_of_secret(&self, _: &str, name: &str) -> Vec<String> {
+    fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
+        let owned = |cluster: &str| Secret { owners: vec![cluster.to_owned()], ..Secret::default() };
+        match (namespace, name) {
+            (_, "a-impersonator") => Some(owned("a-impersonator")),
+            (_, "b" | "b-impersonator") => Some(owned("b")),
+            // Made by hand, for a Cluster that was made by hand. Even with the label of the system.
+            (_, "creds") => Some(Secret { is_labelled: true, ..Secret::default() }),
+            // A tenant's, in a namespace that once was an agent's.
+            ("accounts", "password") => Some(Secret::default()),
+            // Left by an agent that ended before it had its Cluster.
+            (_, "password") => Some(Secret { is_labelled: true, ..Secret::default() }),
+            (_, "c") => Some(owned("c")),
+            // The Cluster names it; that does not make it its own.
+            (_, "c-impersonator") => Some(Secret::default()),
+            _ => None,
+        }
+    }
+
+    fn users_of_secret(&self, _: &str, name: &str) -> Vec<String> {
         match name {
-            "a-impersonator" => vec!["a-impersonator".to_owned()],
-            "b" | "b-impersonator" => vec!["b".to_owned()],
+            "creds" => vec!["b".to_owned()],
+            "c-impersonator" => vec!["c".to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn registered_with(&self, id: &str) -> Vec<String> {
+        match id {
+            "id-of-b" => vec!["b".to_owned()],
             _ => Vec::new(),
         }
     }
@@ -59,6 +84,10 @@ fn who_has_bounds() {
 }
 
 const AGENT_A: &str = "system:karmada:agent:a";
+const AGENT_C: &str = "system:karmada:agent:c";
+/// Agents that chose the names of Secrets that are not theirs.
+const AGENT_CREDS: &str = "system:karmada:agent:creds";
+const AGENT_PASSWORD: &str = "system:karmada:agent:password";
 const TOKEN: &str = "system:bootstrap:abcdef";
 
 #[test]
@@ -85,6 +114,14 @@ fn what_is_ones_own_and_what_is_not() {
         (AGENT_A, "get", "", "secrets", "karmada-cluster", "b", false),
         (AGENT_A, "get", "", "secrets", "karmada-cluster", "a-impersonator", false),
         (AGENT_A, "list", "", "secrets", "karmada-cluster", "", false),
+        (AGENT_CREDS, "get", "", "secrets", "karmada-cluster", "creds", false),
+        (AGENT_CREDS, "patch", "", "secrets", "karmada-cluster", "creds", false),
+        (AGENT_PASSWORD, "get", "", "secrets", "accounts", "password", false),
+        (AGENT_PASSWORD, "patch", "", "secrets", "accounts", "password", false),
+        (AGENT_PASSWORD, "get", "", "secrets", "karmada-cluster", "password", true),
+        (AGENT_C, "get", "", "secrets", "karmada-cluster", "c", true),
+        (AGENT_C, "patch", "", "secrets", "karmada-cluster", "c", true),
+        (AGENT_C, "get", "", "secrets", "karmada-cluster", "c-impersonator", false),
         (AGENT_A, "get", "", "namespaces", "", "karmada-es-a", true),
         (AGENT_A, "get", "", "namespaces", "", "karmada-es-b", false),
         (AGENT_A, "get", "", "namespaces", "", "default", false),
@@ -188,6 +225,65 @@ fn which_certificate_requests_are_those_of_agents() {
     assert_eq!(read(&other), None);
 }
 
+/// Parsers differ in which of several blocks they read. Go passes over a block whose END does not match its BEGIN and reads the
+/// next one: a certificate for the second name would be signed after the first was approved.
+#[test]
+fn a_request_is_one_block_and_nothing_else() {
+    let pem = |name: &str| {
+        let object = request(name, AGENTS, &[], usual());
+        let encoded = object["spec"]["request"].as_str().expect("a request");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).expect("Base64");
+        String::from_utf8(bytes).expect("text")
+    };
+    let read = |text: &str| {
+        let mut object = request(AGENT_A, AGENTS, &[], usual());
+        object["spec"]["request"] = base64::engine::general_purpose::STANDARD.encode(text).into();
+        CertificateRequest::read(&object).map(|request| request.common_name)
+    };
+    let (own, other) = (pem(AGENT_A), pem(GENERATOR));
+    for fine in [own.clone(), format!("\n{own}\n\n"), own.replace('\n', "\r\n"), own.trim().to_owned()] {
+        assert_eq!(read(&fine).as_deref(), Some(AGENT_A), "{fine}");
+    }
+    let ends = "-----END CERTIFICATE REQUEST-----";
+    for (what, text) in [
+        ("another end", format!("{}{other}", own.replace(ends, "-----END X-----"))),
+        ("another begin", format!("{}{other}", own.replace("BEGIN CERTIFICATE REQUEST", "BEGIN X"))),
+        ("two blocks", format!("{own}{other}")),
+        ("no end", format!("{}{other}", own.replace(ends, ""))),
+        ("text before", format!("hello\n{own}")),
+        ("text after", format!("{own}hello")),
+        ("headers", own.replacen('\n', "\nA: b\n\n", 1)),
+        ("a label of old", own.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST")),
+        ("nothing", String::new()),
+    ] {
+        assert_eq!(read(&text), None, "{what}");
+    }
+}
+
+/// Other names hide in a second attribute, which our parser passes over when it is asked for the extensions.
+#[test]
+fn other_names_are_found_wherever_they_are() {
+    const EXTENSIONS: &[u64] = &[1, 2, 840, 113_549, 1, 9, 14];
+    let attribute = |values: &[u8]| rcgen::Attribute { oid: EXTENSIONS, values: values.to_vec() };
+    let harmless = [0x31, 13, 0x30, 11, 0x30, 9, 6, 3, 0x55, 0x1d, 0x13, 4, 2, 0x30, 0];
+    let name = [0x31, 16, 0x30, 14, 0x30, 12, 6, 3, 0x55, 0x1d, 0x11, 4, 5, 0x30, 3, 0x82, 1, b'x'];
+    let read = |attributes: &[&[u8]]| {
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::OrganizationName, AGENTS);
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, AGENT_A);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let attributes = attributes.iter().map(|values| attribute(values)).collect();
+        let made = parameters.serialize_request_with_attributes(&key, attributes);
+        let pem = made.and_then(|made| made.pem()).expect("a request");
+        let mut object = request(AGENT_A, AGENTS, &[], usual());
+        object["spec"]["request"] = base64::engine::general_purpose::STANDARD.encode(pem).into();
+        CertificateRequest::read(&object).is_some()
+    };
+    assert!(read(&[&harmless]));
+    assert!(!read(&[&harmless, &name]) && !read(&[&name, &harmless]));
+}
+
 fn write(user: &str, group: &str, kind: &str, namespace: &str, object: &Value) -> Result<(), String> {
     let name = object["metadata"]["name"].as_str().unwrap_or("");
     let operation = Operation::Create;
@@ -246,6 +342,28 @@ fn an_update_keeps_what_is_not_the_agents_to_say() {
 }
 
 #[test]
+fn one_member_has_one_name() {
+    let cluster = |id: Option<&str>| {
+        let spec = json!({ "syncMode": "Pull", "id": id });
+        json!({ "metadata": { "name": "a" }, "spec": spec })
+    };
+    let (group, kind, name) = ("cluster.karmada.io", "Cluster", "a");
+    let write = |operation, object: &Value, old: Option<&Value>| {
+        let write = Write { operation, group, kind, subresource: "", namespace: "", name, object, old };
+        check(who(AGENT_A), &write, &Known)
+    };
+    let (own, other, none) = (cluster(Some("id-of-a")), cluster(Some("id-of-b")), cluster(None));
+    let refused =
+        "the cluster ID id-of-b has been registered with name \"b\"; unregister it there first".to_owned();
+    assert_eq!(write(Operation::Create, &own, None), Ok(()));
+    assert_eq!(write(Operation::Create, &none, None), Ok(()));
+    assert_eq!(write(Operation::Create, &other, None), Err(refused.clone()));
+    assert_eq!(write(Operation::Update, &other, Some(&own)), Err(refused));
+    // Whatever came about in another way does not keep the agent from writing.
+    assert_eq!(write(Operation::Update, &other, Some(&other)), Ok(()));
+}
+
+#[test]
 fn an_agent_tells_of_what_it_has_to_do_with() {
     let tell = |field: &str, kind: &str, namespace: &str, name: &str| {
         let group = if field == "regarding" { "events.k8s.io" } else { "" };
@@ -294,25 +412,25 @@ fn an_agent_tells_of_what_it_has_to_do_with() {
 #[test]
 fn a_token_for_one_cluster_asks_for_no_other() {
     let groups = [BOOTSTRAPPERS.to_owned(), format!("{BOOTSTRAP_CLUSTER_PREFIX}a")];
-    let ask = |name: &str| {
-        let object = request(name, AGENTS, &[], usual());
+    let ask = |common_name: &str, name: &str| {
+        let object = request(common_name, AGENTS, &[], usual());
         let (group, kind) = ("certificates.k8s.io", "CertificateSigningRequest");
         let (operation, namespace) = (Operation::Create, "");
-        let write = Write {
-            operation,
-            group,
-            kind,
-            subresource: "",
-            namespace,
-            name: "r",
-            object: &object,
-            old: None,
-        };
+        let object = &object;
+        let write = Write { operation, group, kind, subresource: "", namespace, name, object, old: None };
         check(Who::of(TOKEN, &groups).expect("a token"), &write, &Known)
     };
-    assert!(ask(AGENT_A).is_ok() && ask(GENERATOR).is_ok());
-    let other = ask("system:karmada:agent:c");
+    assert_eq!(ask(AGENT_A, "a-x2b4c"), Ok(()));
+    let other = ask(AGENT_C, "c-x2b4c");
     assert_eq!(other, Err("the token is for cluster \"a\", not for \"c\"".to_owned()));
+    // The right to write roles carries no cluster's name; the request for it does.
+    assert_eq!(ask(GENERATOR, "agent-rbac-generator-ax2b4c"), Ok(()));
+    for name in
+        ["agent-rbac-generator-cx2b4c", "agent-rbac-generator-a", "agent-rbac-generator-a-bx2b4c", "r"]
+    {
+        let refused = ask(GENERATOR, name).expect_err(name);
+        assert!(refused.contains("the token is for cluster \"a\""), "{refused}");
+    }
 }
 
 #[test]

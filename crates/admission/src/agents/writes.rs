@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::rights::is_lease_of;
 use super::{
-    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Named, Who, cluster_of_role, holds_secrets,
-    is_cluster_name, owns_secret, roles,
+    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, GENERATOR_REQUEST, Named, Who, cluster_of_role,
+    holds_secrets, is_cluster_name, owns_secret, roles,
 };
 use crate::Operation;
 
@@ -46,7 +46,7 @@ pub fn check(who: Who<'_>, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
 fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     let (object, created) = (write.object, write.operation == Operation::Create);
     match (write.group, write.kind) {
-        ("cluster.karmada.io", "Cluster") => own_cluster(cluster, write),
+        ("cluster.karmada.io", "Cluster") => own_cluster(cluster, write, facts),
         ("coordination.k8s.io", "Lease") if created => {
             let message = format!("the agent of cluster {cluster:?} has Leases of its own name only");
             is_lease_of(cluster, write.namespace, write.name).then_some(()).ok_or(message)
@@ -55,7 +55,10 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             if !holds_secrets(write.namespace, facts)
                 || !owns_secret(cluster, write.namespace, write.name, facts)
             {
-                return Err(format!("Secret {:?} does not belong to cluster {cluster:?}", write.name));
+                return Err(format!(
+                    "Secret {:?} does not belong to cluster {cluster:?}; choose another name or namespace",
+                    write.name
+                ));
             }
             // Some types make others write credentials into a Secret.
             match object["type"].as_str() {
@@ -83,8 +86,9 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     }
 }
 
-/// What attracts workloads, or keeps them away, is for administrators to say.
-fn own_cluster(cluster: &str, write: &Write<'_>) -> Verdict {
+/// What attracts workloads, or keeps them away, is for administrators to say. And a member has one name: the agent itself cannot
+/// look for another, since it sees no Cluster but its own.
+fn own_cluster(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     let (new, old) = (write.object, write.old.unwrap_or(&Value::Null));
     if write.name != cluster {
         return Err(format!("cluster {:?} is not that of this agent", write.name));
@@ -106,6 +110,16 @@ fn own_cluster(cluster: &str, write: &Write<'_>) -> Verdict {
         let (is, was) = (new.pointer(pointer), old.pointer(pointer));
         if is != was && !(is_empty(is) && is_empty(was)) {
             return Err(format!("an agent does not change the {what} of its cluster"));
+        }
+    }
+    let id = new["spec"]["id"].as_str().unwrap_or("");
+    if !id.is_empty() && new["spec"]["id"] != old["spec"]["id"] {
+        let mut others = facts.registered_with(id);
+        others.retain(|other| other != cluster);
+        if let Some(other) = others.first() {
+            return Err(format!(
+                "the cluster ID {id} has been registered with name {other:?}; unregister it there first"
+            ));
         }
     }
     Ok(())
@@ -131,7 +145,12 @@ fn bootstrap(only: Option<&str>, write: &Write<'_>, facts: &dyn Facts) -> Verdic
     let request = CertificateRequest::read(write.object)
         .ok_or("a bootstrap token may ask for certificates of agents only")?;
     if request.common_name == GENERATOR {
-        return Ok(());
+        return match only.filter(|only| !is_generator_request(only, write.name)) {
+            Some(only) => Err(format!(
+                "the token is for cluster {only:?}; the request is to be named {GENERATOR_REQUEST}{only} and five characters"
+            )),
+            None => Ok(()),
+        };
     }
     let cluster = request.common_name.strip_prefix(AGENT_PREFIX).unwrap_or("");
     if !is_cluster_name(cluster) {
@@ -141,6 +160,12 @@ fn bootstrap(only: Option<&str>, write: &Write<'_>, facts: &dyn Facts) -> Verdic
         Some(only) => Err(format!("the token is for cluster {only:?}, not for {cluster:?}")),
         None => free(cluster, facts),
     }
+}
+
+/// Returns whether `register` names the generator's request so for a cluster: five characters follow, without a dash.
+fn is_generator_request(cluster: &str, name: &str) -> bool {
+    let rest = name.strip_prefix(GENERATOR_REQUEST).and_then(|rest| rest.strip_prefix(cluster));
+    rest.is_some_and(|rest| rest.len() == 5 && rest.chars().all(|c| c.is_ascii_alphanumeric()))
 }
 
 fn free(cluster: &str, facts: &dyn Facts) -> Verdict {

@@ -43,9 +43,14 @@ impl Asked {
     /// Reads a PEM request.
     pub(crate) fn read(pem: &[u8]) -> Result<Self, Error> {
         let bad = |what: &str| Error::Request(what.to_owned());
-        let (_, pem) = parse_x509_pem(pem).map_err(|_| bad("PEM block type must be CERTIFICATE REQUEST"))?;
-        let (_, request) = X509CertificationRequest::from_der(&pem.contents)
+        // The block that was looked at when the request was made: parsers differ in which of several they take.
+        let request_bytes = native::validation::signing_request(pem)
+            .ok_or_else(|| bad("PEM block type must be CERTIFICATE REQUEST"))?;
+        let (rest, request) = X509CertificationRequest::from_der(&request_bytes)
             .map_err(|error| Error::Request(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(bad("trailing data"));
+        }
         request.verify_signature().map_err(|_| bad("the request is not signed by its own key"))?;
         let info = &request.certification_request_info;
         let subject = Subject::read(&info.subject).map_err(|error| Error::Request(error.to_string()))?;
@@ -303,6 +308,22 @@ mod tests {
         let user = judge.judge(&[cert]).user.expect("our own authority signed it");
         assert_eq!(user.name, "jane");
         assert!(user.in_group("dev"));
+    }
+
+    /// Of several blocks, the first that is whole counts, as in Go. What stands around it is passed over: `openssl req -text`
+    /// writes such files.
+    #[test]
+    fn the_block_that_is_signed_is_the_one_that_go_reads() {
+        let asks =
+            |pem: &str| Asked::read(pem.as_bytes()).map(|asked| asked.dns).map_err(|error| error.to_string());
+        let (first, second) = (request(&["first"]), request(&["second"]));
+        assert_eq!(asks(&format!("Certificate Request:\n    Data:\n{first}")), Ok(vec!["first".to_owned()]));
+        assert_eq!(asks(&format!("{first}{second}")), Ok(vec!["first".to_owned()]));
+        let broken = first.replace("-----END CERTIFICATE REQUEST", "-----END X");
+        assert_eq!(asks(&format!("{broken}{second}")), Ok(vec!["second".to_owned()]));
+        let refused = "unable to parse csr: PEM block type must be CERTIFICATE REQUEST";
+        assert_eq!(asks(&broken), Err(refused.to_owned()));
+        assert_eq!(asks(&first.replace("CERTIFICATE REQUEST", "X")), Err(refused.to_owned()));
     }
 
     #[test]

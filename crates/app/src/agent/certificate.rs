@@ -1,8 +1,8 @@
 //! Renews the agent's certificate before it ends: `certRotation`.
 //!
 //! In: the kubeconfig that is used, and how much of its certificate's time is left. Out: a kubeconfig with a new certificate
-//! for the same name, in the place where the old one came from: the Secret `karmada-kubeconfig` of the member, or the file. The
-//! old certificate is good until the new one is in use.
+//! for the same name, in the place where the old one came from: the Secret `karmada-kubeconfig` of the member if it has the old
+//! one, or the file. The old certificate is good until the new one is in use.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -40,7 +40,8 @@ pub(super) struct Rotation {
     /// The certificate is renewed when no more than this part of its time is left.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.2)]
     cert_rotation_remaining_time_threshold: f64,
-    /// Namespace of the Secret karmada-kubeconfig in the cluster. Without that Secret, the file is renewed.
+    /// Namespace of the Secret karmada-kubeconfig in the cluster. Unless that Secret has the agent's kubeconfig, the file is
+    /// renewed.
     #[arg(long, value_name = "NAMESPACE", default_value = api::constants::NAMESPACE_SYSTEM)]
     karmada_kubeconfig_namespace: String,
 }
@@ -93,19 +94,28 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     let pair = ask(&agent.plane, &wanted).await?;
     let new = shown.with(&pair.certificate, &pair.key)?;
     // Used only after it is kept: what is kept survives a restart, and so does the old one until then.
-    keep(agent, identity.file(), &rotation.karmada_kubeconfig_namespace, &new).await?;
+    let secrets = Api::<Secret>::namespaced(agent.member.clone(), &rotation.karmada_kubeconfig_namespace);
+    keep(&secrets, identity.file(), &text, &new).await?;
     identity.become_this(&new).await?;
     let until = Validity::of(pair.certificate.as_bytes())?.until;
     tracing::info!(%until, "the agent's certificate is renewed");
     Ok(())
 }
 
-/// Puts a kubeconfig where it is read at the next start.
-async fn keep(agent: &Agent, file: &Path, namespace: &str, text: &str) -> anyhow::Result<()> {
-    let secrets = Api::<Secret>::namespaced(agent.member.clone(), namespace);
-    let known = secrets.get_metadata_opt(KUBECONFIG).await;
-    if known.context("cannot look for the Secret karmada-kubeconfig")?.is_some() {
-        let patch = json!({ "data": { KUBECONFIG: STANDARD.encode(text) } });
+/// Puts a kubeconfig where it is read at the next start: where the old one is. A Secret with another one is that of another
+/// agent, such as the one of a second control plane that the member belongs to.
+async fn keep(secrets: &Api<Secret>, file: &Path, old: &str, text: &str) -> anyhow::Result<()> {
+    let known = secrets.get_opt(KUBECONFIG).await.context("cannot look for the Secret karmada-kubeconfig")?;
+    let is_ours = |secret: &Secret| {
+        let kept = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG));
+        kept.is_some_and(|kept| kept.0 == old.as_bytes())
+    };
+    if let Some(secret) = known.filter(is_ours) {
+        // Only as long as it is what was looked at.
+        let version = secret.metadata.resource_version;
+        let patch = json!({
+            "metadata": { "resourceVersion": version }, "data": { KUBECONFIG: STANDARD.encode(text) },
+        });
         secrets
             .patch(KUBECONFIG, &PatchParams::default(), &Patch::Merge(patch))
             .await
@@ -168,6 +178,11 @@ impl Shown {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
     use super::*;
 
     fn kubeconfig(name: &str) -> (String, rcgen::KeyPair) {
@@ -203,6 +218,61 @@ mod tests {
         let read = Kubeconfig::from_yaml(&new).expect("a kubeconfig");
         assert_eq!(read.current_context.as_deref(), Some("m1@karmada-apiserver"));
         assert!(Shown::read("{}", None).is_err());
+    }
+
+    /// A member that has this kubeconfig in its Secret, or no Secret, and what is written into it.
+    fn member(kept: Option<&str>) -> (Api<Secret>, Arc<Mutex<Vec<Value>>>) {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let (kept, record) = (kept.map(str::to_owned), written.clone());
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (kept, record) = (kept.clone(), record.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = http_body_util::BodyExt::collect(body).await.expect("a body").to_bytes();
+                if parts.method == http::Method::PATCH {
+                    record.lock().push(serde_json::from_slice(&body).expect("a patch"));
+                }
+                let (code, answer) = match kept {
+                    Some(kept) => (
+                        200_u16,
+                        json!({
+                            "apiVersion": "v1", "kind": "Secret",
+                            "metadata": { "name": KUBECONFIG, "resourceVersion": "7" },
+                            "data": { KUBECONFIG: STANDARD.encode(kept) },
+                        }),
+                    ),
+                    None => (
+                        404,
+                        json!({
+                            "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+                            "message": "not found",
+                        }),
+                    ),
+                };
+                let body = kube::client::Body::from(answer.to_string().into_bytes());
+                http::Response::builder().status(code).body(body).map_err(|error| error.to_string())
+            }
+        });
+        (Api::namespaced(kube::Client::new(service, "default"), "karmada-system"), written)
+    }
+
+    #[tokio::test]
+    async fn a_new_kubeconfig_is_kept_where_the_old_one_is_and_another_agents_stays() {
+        for (what, kept, in_secret) in [
+            ("the agent's own", Some("old"), true),
+            ("that of another agent", Some("another's"), false),
+            ("none", None, false),
+        ] {
+            let place = tempfile::tempdir().expect("a directory");
+            let file = place.path().join("agent.kubeconfig");
+            std::fs::write(&file, "old").expect("a file");
+            let (secrets, written) = member(kept);
+            keep(&secrets, &file, "old", "new").await.expect("kept");
+            let patch = json!({ "metadata": { "resourceVersion": "7" }, "data": { KUBECONFIG: STANDARD.encode("new") } });
+            assert_eq!(*written.lock(), if in_secret { vec![patch] } else { vec![] }, "{what}");
+            let text = std::fs::read_to_string(&file).expect("a file");
+            assert_eq!(text, if in_secret { "old" } else { "new" }, "{what}");
+        }
     }
 
     #[test]

@@ -241,26 +241,41 @@ async fn agents_and_tokens_reach_what_is_their_own_and_nothing_else() {
 
     lists_show_what_is_ones_own(&agent).await;
     writes_of_others_are_refused(&agent, &token, &generator).await;
+    one_member_has_one_name(&admin, &agent).await;
+    names_open_no_secrets(&plain, &admin, &token, &generator).await;
     roles_do_not_widen_it(&admin, &agent).await;
 }
 
 /// Gets the certificate in whose name the roles of agents are written.
 async fn generator(plain: &Config, token: &Caller, admin: &Caller) -> Caller {
+    let name = "system:karmada:agent:rbac-generator";
+    let (caller, made) = certified("generator", name, plain, token, admin).await;
+    assert_eq!(made["spec"]["expirationSeconds"], 600, "the right to write roles is short");
+    caller
+}
+
+/// Gets a certificate with a token; returns whoever shows it, and the request.
+async fn certified(
+    caller: &'static str,
+    common_name: &str,
+    plain: &Config,
+    token: &Caller,
+    admin: &Caller,
+) -> (Caller, Value) {
     let key = rcgen::KeyPair::generate().expect("a key");
     let mut parameters = rcgen::CertificateParams::default();
     parameters.distinguished_name = rcgen::DistinguishedName::new();
     parameters.distinguished_name.push(rcgen::DnType::OrganizationName, "system:karmada:agents");
-    parameters.distinguished_name.push(rcgen::DnType::CommonName, "system:karmada:agent:rbac-generator");
+    parameters.distinguished_name.push(rcgen::DnType::CommonName, common_name);
     let pem = parameters.serialize_request(&key).and_then(|made| made.pem()).expect("a request");
-    let mut object = signing_request("", "generator");
+    let mut object = signing_request("", caller);
     let encode = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
     object["spec"]["request"] = encode(pem).into();
     object["spec"]["expirationSeconds"] = 31_536_000.into();
     let (code, made) = token.send(Method::POST, REQUESTS, Some(&object), None).await;
     assert_eq!(code, 201, "{made}");
-    assert_eq!(made["spec"]["expirationSeconds"], 600, "the right to write roles is short");
     let certificate = eventually("a certificate", async || {
-        let (_, found) = admin.send(Method::GET, &format!("{REQUESTS}/generator"), None, None).await;
+        let (_, found) = admin.send(Method::GET, &format!("{REQUESTS}/{caller}"), None, None).await;
         found["status"]["certificate"].as_str().map(str::to_owned).ok_or_else(|| found.to_string())
     })
     .await;
@@ -269,7 +284,81 @@ async fn generator(plain: &Config, token: &Caller, admin: &Caller) -> Caller {
         client_key_data: Some(encode(key.serialize_pem()).into()),
         ..AuthInfo::default()
     };
-    Caller { name: "generator", client: with(plain, auth).await }
+    (Caller { name: caller, client: with(plain, auth).await }, made)
+}
+
+/// Whoever has a token chooses the name of a cluster, and the name of a Secret follows from it. That makes the Secret of a
+/// Cluster that was made by hand, or of a tenant, nobody's but theirs.
+async fn names_open_no_secrets(plain: &Config, admin: &Caller, token: &Caller, generator: &Caller) {
+    let create = async |caller: &Caller, path: &str, object: &Value| {
+        let (code, answer) = caller.send(Method::POST, path, Some(object), None).await;
+        assert_eq!(code, 201, "{} {path}: {answer}", caller.name);
+    };
+    let secret = |name: &str| {
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+        "stringData": { "token": "of somebody else" } })
+    };
+    let namespace = |name: &str| {
+        json!({ "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": name, "labels": { "karmada.io/system": "true" } } })
+    };
+    for (name, cluster, place) in
+        [("hand-made", "m1-creds", "karmada-cluster"), ("tenant", "db-password", "prod")]
+    {
+        let common_name = format!("system:karmada:agent:{cluster}");
+        let (agent, _) = certified(name, &common_name, plain, token, admin).await;
+        let places = [format!("karmada-es-{cluster}"), place.to_owned()];
+        for place in places.iter().filter(|place| *place != "karmada-cluster") {
+            create(generator, "/api/v1/namespaces", &namespace(place)).await;
+        }
+        for object in admission::agents::roles(cluster, place) {
+            let plural = format!("{}s", object["kind"].as_str().expect("a kind").to_lowercase());
+            let path = match object["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!("namespaces/{namespace}/{plural}"),
+                None => plural,
+            };
+            create(generator, &format!("/apis/rbac.authorization.k8s.io/v1/{path}"), &object).await;
+        }
+        // Afterwards, and without a word about whose it is.
+        let secrets = format!("/api/v1/namespaces/{place}/secrets");
+        create(admin, &secrets, &secret(cluster)).await;
+        if name == "hand-made" {
+            let reference = json!({ "namespace": place, "name": cluster });
+            let pushed = json!({ "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
+                "metadata": { "name": "m1" },
+                "spec": { "syncMode": "Push", "apiEndpoint": "https://127.0.0.1:1", "secretRef": reference } });
+            create(admin, CLUSTERS, &pushed).await;
+        }
+        let (path, nothing) = (format!("{secrets}/{cluster}"), json!({}));
+        for (method, path, body) in [
+            (Method::GET, &path, None),
+            (Method::PATCH, &path, Some(&nothing)),
+            (Method::PUT, &path, Some(&secret(cluster))),
+            (Method::POST, &secrets, Some(&secret(cluster))),
+        ] {
+            let (code, answer) = agent.send(method.clone(), path, body, None).await;
+            assert_eq!(code, 403, "{name}: {method} {path}: {answer}");
+            assert!(!answer.to_string().contains("b2Ygc29tZWJvZHkgZWxzZQ"), "{answer}");
+        }
+        // What it makes itself is its own.
+        let own = format!("{cluster}-impersonator");
+        let made = json!({ "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": own, "labels": { "karmada.io/system": "true" } } });
+        create(&agent, &secrets, &made).await;
+        assert_eq!(agent.code(Method::GET, &format!("{secrets}/{own}"), None).await, 200);
+    }
+}
+
+/// A member that is registered cannot be registered under a second name. An agent sees its own Cluster only, so it cannot tell.
+async fn one_member_has_one_name(admin: &Caller, agent: &Caller) {
+    let (_, other) = admin.send(Method::GET, &format!("{CLUSTERS}/b"), None, None).await;
+    let id = other["spec"]["id"].as_str().expect("an id");
+    let change = json!({ "spec": { "id": id } });
+    let (code, answer) = agent.send(Method::PATCH, &format!("{CLUSTERS}/a"), Some(&change), None).await;
+    let told = answer["message"].as_str().unwrap_or("");
+    let expected =
+        format!("the cluster ID {id} has been registered with name \"b\"; unregister it there first");
+    assert!(code == 403 && told.ends_with(&expected), "{answer}");
 }
 
 async fn lists_show_what_is_ones_own(agent: &Caller) {

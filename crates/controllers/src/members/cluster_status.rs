@@ -1,6 +1,6 @@
 //! Keeps a member's status true: health, version, APIs, nodes and resources.
 //!
-//! Watches: the member's health, every `Timing::status_period`; its nodes and pods.
+//! Watches: the member's health, every `Timing::status_period`; its nodes and pods, unless `Settings::resource_modeling` is off.
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
 //!          nodeSummary, resourceSummary. In an agent also the cluster's Lease (`heartbeat`).
 //!
@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::cluster::{Cluster, ClusterStatus};
+use api::cluster::{Cluster, ClusterStatus, NodeSummary, ResourceSummary};
 use api::conditions::cluster as conditions;
+use api::features;
 use api::labels::finalizers;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -235,7 +236,7 @@ impl Reconcile for Controller {
         }
         let worth_asking = view.judge(&mut view.memory.clone(), now).is_some_and(|judged| judged.collect);
         if let Some(member) = view.member.as_ref().filter(|_| worth_asking) {
-            view.details = Some(collect(member, &view.cluster, now).await);
+            view.details = Some(collect(shared, member, &view.cluster, now).await);
         }
         Ok(Some(view))
     }
@@ -300,11 +301,11 @@ struct Details {
     version: String,
     apis: enablements::Enablements,
     apis_condition: Condition,
-    /// `None` while nodes and pods are not known yet.
-    load: Option<(api::cluster::NodeSummary, api::cluster::ResourceSummary)>,
+    /// `None` while nodes and pods are not known yet, and where they are not followed.
+    load: Option<(NodeSummary, ResourceSummary)>,
 }
 
-async fn collect(member: &Member, cluster: &Cluster, now: Timestamp) -> Details {
+async fn collect(shared: &Shared, member: &Member, cluster: &Cluster, now: Timestamp) -> Details {
     let (version, apis, seen) = tokio::join!(
         member.client().apiserver_version(),
         enablements::discover(member.client()),
@@ -315,14 +316,22 @@ async fn collect(member: &Member, cluster: &Cluster, now: Timestamp) -> Details 
     }
     let apis = apis.unwrap_or_default();
     let apis_condition = completeness(&apis, now);
-    let load = member.load();
-    let load = load.wait(LOAD_PATIENCE).await.then(|| {
-        let nodes: BTreeMap<String, NodeRecord> =
-            load.nodes.entries().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
-        let pods: Vec<PodRecord> = load.pods.all().into_iter().map(|pod| (*pod).clone()).collect();
-        (summary::nodes(nodes.values()), summary::resources(&nodes, &pods, &cluster.spec.resource_models))
-    });
+    let load = if shared.resource_modeling { sums(shared, member, cluster).await } else { None };
     Details { version: version.map(|info| info.git_version).unwrap_or_default(), apis, apis_condition, load }
+}
+
+/// Sums up nodes and pods; the first question has the member followed.
+async fn sums(shared: &Shared, member: &Member, cluster: &Cluster) -> Option<(NodeSummary, ResourceSummary)> {
+    let load = member.load();
+    if !load.wait(LOAD_PATIENCE).await {
+        return None;
+    }
+    let nodes: BTreeMap<String, NodeRecord> =
+        load.nodes.entries().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
+    let pods: Vec<PodRecord> = load.pods.all().into_iter().map(|pod| (*pod).clone()).collect();
+    let by_class = shared.features.enabled(features::CUSTOMIZED_CLUSTER_RESOURCE_MODELING);
+    let models = if by_class { cluster.spec.resource_models.as_slice() } else { &[] };
+    Some((summary::nodes(nodes.values()), summary::resources(&nodes, &pods, models)))
 }
 
 fn completeness(found: &enablements::Enablements, now: Timestamp) -> Condition {
@@ -360,7 +369,7 @@ fn updated(status: &ClusterStatus, ready: Condition, details: Option<&Details>) 
 
 #[cfg(test)]
 mod tests {
-    use api::cluster::{APIEnablement, APIResource, NodeSummary, ResourceSummary};
+    use api::cluster::{APIEnablement, APIResource};
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::json;
 

@@ -203,14 +203,16 @@ async fn bring_back<B: StoredBinding>(
     binding: &Arc<B>,
     works: &[Arc<Work>],
 ) -> Result<bool, Error> {
-    let now = Timestamp::now();
+    let (now, component) = (Timestamp::now(), component::<B>());
+    let reports = propagation::status::aggregate(works.iter().map(AsRef::as_ref), &binding.spec().resource);
+    for why in &reports.skipped {
+        tracing::warn!(controller = component, binding = %key(binding.as_ref()), %why, "a Work is passed over");
+    }
     let change = |binding: &mut B| {
-        let works = works.iter().map(AsRef::as_ref);
-        propagation::status::update_binding(binding, works, now).map_err(Error::decision)?;
+        propagation::status::update_binding(binding, &reports.items, now);
         Ok(())
     };
     let written = plane.writer.change_status(binding.as_ref(), change).await;
-    let component = component::<B>();
     let wrote = matches!(written, Ok(Some(_)));
     let current = match written {
         Ok(Some(current)) => {

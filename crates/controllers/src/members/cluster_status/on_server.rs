@@ -1,11 +1,13 @@
 //! What is written of a member's health, on a server that is control plane and member at once.
 
+use api::features::Features;
 use http::Method;
 use runtime::Key;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::at;
+use crate::Settings;
+use crate::fixtures::{at, merged};
 use crate::world::World;
 
 struct Test {
@@ -16,7 +18,11 @@ struct Test {
 
 impl Test {
     async fn new(otherwise: Value) -> Self {
-        let world = World::agent().await;
+        Self::with(Settings::default(), otherwise).await
+    }
+
+    async fn with(settings: Settings, otherwise: Value) -> Self {
+        let world = World::agent_with(settings).await;
         let shared = world.members(&["clusterStatus"]);
         let name = world.cluster("m1", otherwise).await;
         let controller =
@@ -88,6 +94,33 @@ async fn what_a_member_tells_is_written_once_whoever_else_writes() {
         .await
         .expect("a look that finds nothing new writes nothing");
     test.world.supervisor.stop().await;
+}
+
+/// `--enable-cluster-resource-modeling` and the gate CustomizedClusterResourceModeling.
+#[tokio::test]
+async fn nodes_and_pods_are_followed_and_classes_counted_only_if_wanted() {
+    let class = json!({ "grade": 0, "ranges": [{ "name": "cpu", "min": "0", "max": "1" }] });
+    let cluster = merged(held(), json!({ "spec": { "resourceModels": [class] } }));
+    let gate = |on| Features::default().with(features::CUSTOMIZED_CLUSTER_RESOURCE_MODELING, on);
+    for (resource_modeling, features, expected) in
+        [(true, gate(true), Some(1)), (true, gate(false), Some(0)), (false, gate(true), None)]
+    {
+        let settings = Settings { resource_modeling, features, ..Settings::default() };
+        let test = Test::with(settings, cluster.clone()).await;
+        let classes = async || {
+            test.once().await;
+            let status = test.stored().await.status;
+            assert_eq!(status.node_summary.is_some(), status.resource_summary.is_some());
+            status.resource_summary.map(|summary| summary.allocatable_modelings.len())
+        };
+        let told = async { while expected.is_some() && classes().await.is_none() {} };
+        tokio::time::timeout(Duration::from_secs(60), told).await.expect("nodes and pods are known at last");
+        assert_eq!(classes().await, expected, "{resource_modeling}");
+        let asked =
+            test.world.reads().iter().any(|path| matches!(path.as_str(), "/api/v1/nodes" | "/api/v1/pods"));
+        assert_eq!(asked, resource_modeling, "whether nodes and pods are asked for");
+        test.world.supervisor.stop().await;
+    }
 }
 
 #[tokio::test]

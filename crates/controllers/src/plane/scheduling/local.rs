@@ -30,6 +30,8 @@ const QUOTAS: u32 = 500;
 
 pub(super) struct Local {
     members: Arc<Members>,
+    /// Whether nodes and pods of members are followed at all.
+    follows: bool,
     with_quotas: bool,
     protected: bool,
     rooms: Mutex<HashMap<String, Arc<Left>>>,
@@ -49,15 +51,16 @@ impl Local {
     pub(super) fn new(plane: &Plane) -> Self {
         Self {
             members: plane.members.clone(),
+            follows: plane.resource_modeling,
             with_quotas: plane.features.enabled(features::RESOURCE_QUOTA_ESTIMATE),
             protected: plane.features.enabled(features::SCHEDULING_OVERCOMMIT_PROTECTION),
             rooms: Mutex::default(),
         }
     }
 
-    /// Returns whether this process is connected to a member.
+    /// Returns whether this process is connected to a member and follows its nodes and pods.
     pub(super) fn knows(&self, cluster: &str) -> bool {
-        self.members.get(cluster).is_some()
+        self.follows && self.members.get(cluster).is_some()
     }
 
     /// Answers for all clusters of the question.
