@@ -12,6 +12,7 @@ use api::config::{
     ResourceInterpreterWebhookConfiguration, RuleWithOperations,
 };
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use serde_json::Value;
 
 use crate::{Answer, Error, Operation, Question, Replicas, Result, verify_dependencies};
@@ -69,13 +70,12 @@ impl Hook {
             ));
         }
         let (object, kind) = (question.object(), question.kind());
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let replicas = if let Question::Revise { replicas, .. } = question { *replicas } else { 0 };
         let request = ResourceInterpreterRequest {
             uid: uid.to_owned(),
             kind: GroupVersionKind { group: kind.group, version: kind.version, kind: kind.kind },
-            name: text("name"),
-            namespace: text("namespace"),
+            name: pointer::owned(object, "/metadata/name"),
+            namespace: pointer::owned(object, "/metadata/namespace"),
             operation: InterpreterOperation::from(question.operation().as_str()),
             object: Some(object.clone()),
             observed_object: match question {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use api::cluster::{Cluster, ClusterSyncMode, LocalSecretReference};
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
+use apimachinery::pointer;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request};
@@ -226,12 +227,16 @@ impl Address {
         // The way through a kubeconfig leaves the reading of certificates and proxies to the client library.
         let mut cluster = json!({ "server": self.endpoint });
         if self.skip_verification {
-            cluster["insecure-skip-tls-verify"] = true.into();
+            pointer::set(&mut cluster, "insecure-skip-tls-verify", true.into());
         } else if !self.certificates.is_empty() {
-            cluster["certificate-authority-data"] = STANDARD.encode(&self.certificates).into();
+            pointer::set(
+                &mut cluster,
+                "certificate-authority-data",
+                STANDARD.encode(&self.certificates).into(),
+            );
         }
         if !self.proxy.is_empty() {
-            cluster["proxy-url"] = self.proxy.clone().into();
+            pointer::set(&mut cluster, "proxy-url", self.proxy.clone().into());
         }
         let kubeconfig: Kubeconfig = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "member",

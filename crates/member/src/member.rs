@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use apimachinery::pointer;
 use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::watcher;
@@ -176,8 +177,8 @@ impl Member {
             async move {
                 let convert = |object| {
                     let mut value = serde_json::to_value(&object).unwrap_or_default();
-                    value["apiVersion"] = resource.api_version.clone().into();
-                    value["kind"] = resource.kind.clone().into();
+                    pointer::set(&mut value, "apiVersion", resource.api_version.clone().into());
+                    pointer::set(&mut value, "kind", resource.kind.clone().into());
                     slim(value)
                 };
                 following.follow(api, config, stop, convert).await;
@@ -270,7 +271,7 @@ impl Member {
     async fn revision_of(&self, path: &str, selector: &str) -> Result<u64> {
         let parameters = ListParams::default().limit(1).labels(selector);
         let list = self.send(Request::new(path).list(&parameters)).await?;
-        let revision = list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        let revision = pointer::text(&list, "/metadata/resourceVersion").parse().ok();
         Ok(revision.unwrap_or(u64::MAX))
     }
 
@@ -335,7 +336,7 @@ impl Member {
 
     fn remember(&self, kind: &Kind, key: &Key, answer: Value) -> Arc<Value> {
         let object = Arc::new(slim(answer));
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
+        let version = pointer::text(&object, "/metadata/resourceVersion");
         if let Some(copy) = self.managed_copy(kind) {
             copy.put(key, version, object.clone());
         }

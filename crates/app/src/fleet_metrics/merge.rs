@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::ops::Add as _;
 
 use apimachinery::gvk::GroupResource;
+use apimachinery::pointer;
 use apimachinery::quantity::Quantity;
 use apimachinery::status::Status;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The annotation that tells from which cluster an item comes.
 const CLUSTER: &str = "resource.karmada.io/query-from-cluster";
@@ -49,13 +50,8 @@ fn with_cluster(mut item: Value, cluster: &str) -> Value {
     if !item.is_object() {
         return item;
     }
-    if !item["metadata"].is_object() {
-        item["metadata"] = json!({});
-    }
-    if !item["metadata"]["annotations"].is_object() {
-        item["metadata"]["annotations"] = json!({});
-    }
-    item["metadata"]["annotations"][CLUSTER] = cluster.into();
+    let annotations = pointer::object_at(pointer::object_at(&mut item, "metadata"), "annotations");
+    pointer::set(annotations, CLUSTER, cluster.into());
     item
 }
 
@@ -66,10 +62,11 @@ pub(super) fn custom(answers: Vec<Value>) -> Option<Vec<Value>> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for item in answers.iter().flat_map(items) {
         let item = to_newer(item);
-        let object = &item["describedObject"];
-        let name = format!("{}/{}/{}", object["kind"], object["namespace"], object["name"]);
+        let part =
+            |name: &str| item.get("describedObject").map_or(&Value::Null, |object| field(object, name));
+        let name = format!("{}/{}/{}", part("kind"), part("namespace"), part("name"));
         match places.get(&name).and_then(|place| merged.get_mut(*place)) {
-            Some(first) => first["value"] = sum(&first["value"], &item["value"]),
+            Some(first) => add(first, &item),
             None => {
                 places.insert(name, merged.len());
                 merged.push(item);
@@ -84,9 +81,9 @@ pub(super) fn external(answers: Vec<Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for item in answers.iter().flat_map(items) {
-        let series = format!("{} {}", item["metricName"], item["metricLabels"]);
+        let series = format!("{} {}", field(item, "metricName"), field(item, "metricLabels"));
         match places.get(&series).and_then(|place| merged.get_mut(*place)) {
-            Some(first) => first["value"] = sum(&first["value"], &item["value"]),
+            Some(first) => add(first, item),
             None => {
                 places.insert(series, merged.len());
                 merged.push(item.clone());
@@ -97,16 +94,21 @@ pub(super) fn external(answers: Vec<Value>) -> Vec<Value> {
 }
 
 fn items(answer: &Value) -> impl Iterator<Item = &Value> {
-    answer["items"].as_array().into_iter().flatten().filter(|item| item.is_object())
+    answer.get("items").and_then(Value::as_array).into_iter().flatten().filter(|item| item.is_object())
 }
 
-fn sum(one: &Value, other: &Value) -> Value {
-    let read = |value: &Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
-    match (read(one), read(other)) {
+fn field<'a>(object: &'a Value, name: &str) -> &'a Value {
+    object.get(name).unwrap_or(&Value::Null)
+}
+
+/// Adds the value of an item to that of another one.
+fn add(first: &mut Value, item: &Value) {
+    let read = |item: &Value| Quantity::parse(item.get("value")?.as_str()?).ok();
+    match (read(first), read(item)) {
         // Quantities saturate.
-        (Some(one), Some(other)) => one.add(other).to_string().into(),
-        (None, Some(_)) => other.clone(),
-        _ => one.clone(),
+        (Some(one), Some(other)) => pointer::set(first, "value", one.add(other).to_string().into()),
+        (None, Some(other)) => pointer::set(first, "value", other.to_string().into()),
+        _ => {}
     }
 }
 
@@ -145,6 +147,8 @@ pub(super) fn to_older(mut item: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn pod(name: &str) -> Value {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::{WebhookClientConfig, WebhookServiceReference};
+use apimachinery::pointer;
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -298,15 +299,15 @@ fn go_words(error: &hyper::Error) -> String {
 /// Says what an answer means that is no success.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     if let Ok(said) = serde_json::from_slice::<Value>(body)
-        && said["kind"] == "Status"
-        && let Some(message) = said["message"].as_str()
+        && pointer::text(&said, "/kind") == "Status"
+        && let Some(message) = said.get("message").and_then(Value::as_str)
     {
         return message.chars().take(REFUSAL_LIMIT).collect();
     }
     if status == StatusCode::NOT_FOUND {
         return "the server could not find the requested resource".to_owned();
     }
-    let text = String::from_utf8_lossy(&body[..body.len().min(REFUSAL_LIMIT)]);
+    let text = String::from_utf8_lossy(body.get(..REFUSAL_LIMIT).unwrap_or(body));
     let said = if text.trim().is_empty() { "unknown" } else { text.trim() };
     if status.is_server_error() {
         return format!("an error on the server ({said:?}) has prevented the request from succeeding");

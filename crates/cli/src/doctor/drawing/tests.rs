@@ -284,7 +284,7 @@ fn what_clusters_that_were_not_asked_have_is_not_known() {
         findings.into_iter().map(|finding| (finding.message, finding.severity)).collect()
     };
     let unknown_kind = ("member3 do not know the kind ServiceExport".to_owned(), Severity::Note);
-    assert_eq!(severities(&facts(true, works(), vec![importer(true)])), [unknown_kind.clone()]);
+    assert_eq!(severities(&facts(true, works(), vec![importer(true)])), std::slice::from_ref(&unknown_kind));
     let unseen = "no cluster that could be asked exports the Service; another one may".to_owned();
     assert_eq!(
         severities(&facts(true, vec![], vec![importer(true)])),
