@@ -175,16 +175,38 @@ enum Colours {
     Never,
 }
 
+/// Returns what is logged. Never among it: what the client library says of answers that it cannot read. It says the whole answer, which may
+/// be as large as a member likes and hold anybody's secrets.
+fn log_filter(wanted: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
+    let filter = tracing_subscriber::EnvFilter::try_new(wanted)
+        .map_err(|error| anyhow::anyhow!("--log {wanted:?} is no log filter: {error}"))?;
+    Ok(filter.add_directive("kube_client::client=off".parse()?))
+}
+
 fn logging<W>(filter: &str, writer: W, colours: Colours) -> anyhow::Result<()>
 where
     W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| anyhow::anyhow!("--log {filter:?} is no log filter: {error}"))?;
+    let filter = log_filter(filter)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     match colours {
         Colours::Allowed => log.init(),
         Colours::Never => log.with_ansi(false).init(),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_cannot_be_read_are_not_logged_whatever_is_wanted() {
+        for wanted in ["info", "debug", "trace,kube_client=trace"] {
+            let filter = log_filter(wanted).expect("a filter").to_string();
+            assert!(filter.split(',').any(|directive| directive == "kube_client::client=off"), "{filter}");
+        }
+        let error = log_filter("=[").expect_err("none").to_string();
+        assert!(error.contains("is no log filter"), "{error}");
+    }
 }

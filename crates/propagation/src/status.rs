@@ -6,6 +6,7 @@ use api::work::{
     ResourceIdentifier, Work,
 };
 use apimachinery::gvk::Gvk;
+use apimachinery::patch::merge::drop_nulls;
 use interpreter::{Interpreter, Operation};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -80,7 +81,7 @@ fn item(work: &Work, object: &ObjectReference) -> Result<AggregatedStatusItem> {
         ResourceIdentifier { resource: String::new(), ..status.identifier.clone() } == identifier
     };
     if let Some(status) = work.status.manifest_statuses.iter().find(same) {
-        item.status = status.status.clone();
+        item.status = status.status.clone().map(without_nulls);
         item.health = status.health.clone();
     }
     Ok(item)
@@ -233,8 +234,16 @@ pub async fn report(work: &Work, observed: &Value, interpreter: &Interpreter) ->
     } else {
         (ResourceHealth::Healthy, None)
     };
+    let status = status.map(without_nulls);
     let status = ManifestStatus { identifier: identifier(ordinal, &object), status, health: Some(health) };
     Ok(Report { status, health_error })
+}
+
+/// Leaves out what is null. Reports stand in lists and are written by merge patches, which cannot carry nulls there: with them, what is
+/// stored would never be what is wanted.
+fn without_nulls(mut status: Value) -> Value {
+    drop_nulls(&mut status);
+    status
 }
 
 /// Puts a report into the Work's status; returns whether it changed. A Work has one manifest, so the report
