@@ -92,13 +92,14 @@ fn field_selector_fault(selector: &FieldSelector) -> Option<String> {
 
 fn affinity_terms(terms: &[ClusterAffinityTerm], path: &Path) -> Errors {
     let mut errors = Errors::new();
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut repeated) = (BTreeSet::new(), false);
     for (index, term) in terms.iter().enumerate() {
         let here = path.index(index);
         for fault in names::qualified_name(&term.affinity_name) {
             errors.push(Error::invalid(&here, term.affinity_name.as_str(), fault));
         }
-        if !seen.insert(term.affinity_name.as_str()) {
+        // Told once, since it tells the whole list.
+        if !seen.insert(term.affinity_name.as_str()) && !std::mem::replace(&mut repeated, true) {
             let fault = "each affinity term in a policy must have a unique name";
             errors.push(invalid(path, &terms.to_vec(), fault));
         }
@@ -232,6 +233,13 @@ mod tests {
             .map(|error| format!("{} {}", error.field, error.detail))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn names_that_repeat_are_told_once() {
+        let term = ClusterAffinityTerm { affinity_name: "a".to_owned(), ..ClusterAffinityTerm::default() };
+        let errors = affinity_terms(&vec![term; 1000], &Path::new("spec"));
+        assert_eq!(errors.len(), 1, "each tells the whole list");
     }
 
     #[test]

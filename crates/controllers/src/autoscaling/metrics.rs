@@ -62,7 +62,8 @@ fn read_resource(list: &Value, resource: &str, container: Option<&str>) -> Resul
                 used(found)
             }
             None if containers.is_empty() => None,
-            None => containers.iter().map(used).sum(),
+            // A member may say anything.
+            None => containers.iter().map(used).try_fold(0_i64, |sum, one| Some(sum.saturating_add(one?))),
         };
         let key = match metadata["annotations"][CLUSTER].as_str() {
             Some(cluster) => name(cluster, pod),
@@ -259,6 +260,9 @@ mod tests {
             Ok(vec![sum("m1/a", 1100), sum("m2/a", 1100)]),
             "names repeat in clusters"
         );
+        let most = Some("9223372036854775807m");
+        let too_much = pod("a", None, &[("c", most), ("d", most)]);
+        assert_eq!(read(&[too_much], None), Ok(vec![sum("a", i64::MAX)]), "no member makes it negative");
         let part = pod("b", None, &[("c", Some("100m")), ("d", None)]);
         assert_eq!(
             read(&[part.clone(), pod("a", None, &both)], None),

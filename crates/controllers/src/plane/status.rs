@@ -255,7 +255,8 @@ async fn update_template<B: StoredBinding>(
         return Ok(false);
     }
     let Some(template) = plane.templates.fetch(resource).await? else { return Ok(false) };
-    if template.uid() != resource.uid {
+    // A binding that was made by hand may leave it open.
+    if !resource.uid.is_empty() && template.uid() != resource.uid {
         return Ok(false);
     }
     let items = &binding.status().aggregated_status;

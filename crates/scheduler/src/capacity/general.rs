@@ -56,7 +56,7 @@ impl<'a> Query<'a> {
                 // One replica at a time, first fit: every node ends up filled as far as it goes.
                 let per_class =
                     classes.iter().map(|class| class.count.saturating_mul(request.fits_into(&class.room)));
-                per_class.sum::<i64>().min(i32::MAX.into())
+                per_class.fold(0_i64, i64::saturating_add).min(i32::MAX.into())
             } else {
                 let mut nodes = Simulator::new(classes);
                 for workload in assumed.iter().filter(|parts| !parts.is_empty()) {

@@ -139,7 +139,8 @@ fn models_of(cluster: &Cluster, summary: &ResourceSummary, symbols: &mut Symbols
     }
     let mut count_of: BTreeMap<u32, i64> = BTreeMap::new();
     for count in counts {
-        *count_of.entry(count.grade).or_default() += count.count;
+        let sum = count_of.entry(count.grade).or_default();
+        *sum = sum.saturating_add(count.count);
     }
     // A node of a grade has at least the lower bounds of its ranges. Of several models with one grade the last counts.
     let by_grade: BTreeMap<u32, _> = models.iter().map(|model| (model.grade, &model.ranges)).collect();

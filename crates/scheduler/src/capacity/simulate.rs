@@ -9,6 +9,9 @@
 use super::{Demand, Dimension, NodeClass, Part, Room};
 use crate::symbols::{Symbol, Symbols};
 
+/// How many nodes of one cluster are filled at most. It says itself how many it has, and may say anything; Kubernetes supports 5,000.
+const NODES: usize = 100_000;
+
 /// Virtual nodes that are being filled.
 pub(crate) struct Simulator {
     nodes: Vec<Room>,
@@ -18,7 +21,8 @@ impl Simulator {
     pub(crate) fn new(classes: &[NodeClass]) -> Self {
         let nodes = classes
             .iter()
-            .flat_map(|class| std::iter::repeat_n(&class.room, class.count as usize))
+            .flat_map(|class| std::iter::repeat_n(&class.room, usize::try_from(class.count).unwrap_or(0)))
+            .take(NODES)
             .cloned()
             .collect();
         Self { nodes }
@@ -119,5 +123,17 @@ impl Request {
                 take(have, *want);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_claims_to_have_any_number_of_nodes_costs_little() {
+        let class = |count| NodeClass { count, room: Room::default() };
+        assert_eq!(Simulator::new(&[class(3), class(-1), class(2)]).nodes.len(), 5);
+        assert_eq!(Simulator::new(&[class(i64::MAX), class(i64::MAX)]).nodes.len(), NODES);
     }
 }

@@ -7,7 +7,8 @@
 //! combination that already satisfies the constraints. Among those found it takes the one with the greatest weight,
 //! then the greatest value, then the one found first; and if a shorter combination that was found is a prefix of it
 //! (both ordered by weight), the shorter one. We walk the same tree but leave out branches that cannot beat the best
-//! so far, since the plain walk is exponential in the number of regions.
+//! so far or cannot satisfy, since the plain walk is exponential in the number of regions. What is left of the walk may still be, so it has
+//! an end: the best that was found by then is taken.
 
 /// A group that may be chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,12 @@ struct Walk<'a, 'g> {
     heaviest_from: Vec<i64>,
     path: Path,
     best: Option<Path>,
+    /// How many combinations may still be looked at.
+    left: u32,
 }
+
+/// How many combinations are looked at, which takes some milliseconds. Twenty regions have as many.
+const COMBINATIONS: u32 = 1 << 20;
 
 impl<'a, 'g> Walk<'a, 'g> {
     fn new(groups: &'a [&'a Group<'g>], wanted: Wanted) -> Self {
@@ -65,7 +71,7 @@ impl<'a, 'g> Walk<'a, 'g> {
             heaviest_from[position] = groups[position].weight.max(heaviest_from[position + 1]);
         }
         let path = Path { positions: Vec::new(), weight: 0, value: 0 };
-        Self { groups, wanted, heaviest_from, path, best: None }
+        Self { groups, wanted, heaviest_from, path, best: None, left: COMBINATIONS }
     }
 
     fn best(mut self) -> Option<Path> {
@@ -91,9 +97,10 @@ impl<'a, 'g> Walk<'a, 'g> {
         // When as many groups are required as there are, upstream only ever looks at the combination of all of them.
         let all_required = self.groups.len() as i64 == self.wanted.min;
         for position in from..self.groups.len() {
-            if self.hopeless(position) {
+            if self.left == 0 || self.unreachable(position) || self.hopeless(position) {
                 return;
             }
+            self.left -= 1;
             let group = self.groups[position];
             self.path.positions.push(position);
             self.path.weight += group.weight;
@@ -106,6 +113,16 @@ impl<'a, 'g> Walk<'a, 'g> {
                 return;
             }
         }
+    }
+
+    /// Tells whether no combination that continues at `position` or later can satisfy.
+    fn unreachable(&self, position: usize) -> bool {
+        let (chosen, rest) = (self.path.positions.len() as i64, (self.groups.len() - position) as i64);
+        let slots = (self.wanted.max - chosen).min(rest).max(0);
+        // Groups are sorted by value, so the last ones bound the value.
+        let tail = &self.groups[self.groups.len() - slots as usize..];
+        chosen + rest < self.wanted.min
+            || self.path.value + tail.iter().map(|group| group.value).sum::<i64>() < self.wanted.value
     }
 
     /// Tells whether no combination that continues at `position` or later can beat the best one found so far.
@@ -247,6 +264,21 @@ mod tests {
         assert_eq!(choose(&groups, Wanted { min: 1, max: 2, value: 3 }), None);
         assert_eq!(choose(&groups, Wanted { min: 1, max: 0, value: 1 }), None);
         assert_eq!(choose(&[], Wanted { min: 0, max: 1, value: 0 }), None);
+    }
+
+    #[test]
+    fn many_regions_are_no_endless_walk() {
+        let names: Vec<String> = (0..60).map(|index| format!("r{index:02}")).collect();
+        let groups: Vec<Group<'_>> = names.iter().map(|name| group(name, 1, 100)).collect();
+        let chosen = choose(&groups, Wanted { min: 1, max: 60, value: 30 }).expect("thirty of them");
+        assert_eq!(chosen, (0..30).collect::<Vec<_>>(), "all are alike, so the first are taken");
+        assert_eq!(choose(&groups, Wanted { min: 1, max: 60, value: 61 }), None, "there are not as many");
+        // All are different, which leaves little out.
+        let groups: Vec<Group<'_>> = (0i64..)
+            .zip(&names)
+            .map(|(index, name)| group(name, 1 + index * index % 7, 100 + index * index * 31 % 101))
+            .collect();
+        assert!(choose(&groups, Wanted { min: 1, max: 60, value: 90 }).is_some());
     }
 
     proptest! {
