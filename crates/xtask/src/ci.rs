@@ -181,7 +181,7 @@ fn test(context: &Context) -> Result<()> {
     let tests = binaries::build(&mut compile)?;
     if !context.packages.is_empty() {
         // With the whole workspace it is among what was just built.
-        context.run(cargo().args(["build", "--package", "clusters", "--bin", PROGRAM]))?;
+        context.run(cargo().args(["build", "--workspace", "--bin", PROGRAM]))?;
     }
     let notes = context.workspace.target.join(format!("left-out-{}", std::process::id()));
     let mut environment = vec![(LEFT_OUT_VARIABLE, notes.display().to_string())];

@@ -11,7 +11,7 @@ pub(crate) const PROGRAM: &str = "karmada-clusters";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let built = cargo()
-        .args(["build", "--package", "clusters", "--bin", PROGRAM])
+        .args(["build", "--workspace", "--bin", PROGRAM])
         .status()
         .context("cannot run cargo build")?;
     if !built.success() {

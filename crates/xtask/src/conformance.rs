@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     toolchain.ensure(&[&KUBERNETES_E2E])?;
     let kubectl = toolchain.ensure_program(&KUBERNETES, "kubectl")?;
     let built = cargo()
-        .args(["build", "--package", "app", "--bin", "karmada"])
+        .args(["build", "--workspace", "--bin", "karmada"])
         .status()
         .context("cannot run cargo build")?;
     if !built.success() {

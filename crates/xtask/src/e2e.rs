@@ -118,10 +118,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.list {
         return report::write_table(&list(&suite, &lab)?, &workspace.root.join(PAGE));
     }
-    build(&["--package", "app", "--bin", "karmada"])?;
-    build(&["--package", "clusters", "--bin", PROGRAM])?;
+    build(&["--workspace", "--bin", "karmada"])?;
+    build(&["--workspace", "--bin", PROGRAM])?;
     if arguments.servers > 1 {
-        build(&["--package", "testkit", "--bin", BALANCER])?;
+        build(&["--workspace", "--bin", BALANCER])?;
     }
     // Our program is the CLI alone under this name.
     let source = if arguments.our_karmadactl {

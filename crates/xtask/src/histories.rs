@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // Here, where the user sees the progress of a first build.
     Toolchain::from_env()?.ensure(&[&ETCD])?;
     let status = cargo()
-        .args(["test", "--package", "app", "--test", "up", "what_clients_of_three_servers_see"])
+        .args(["test", "--workspace", "--test", "up", "what_clients_of_three_servers_see"])
         .args(["--", "--nocapture"])
         .env("KARMADA_RS_HISTORIES_MINUTES", arguments.minutes.to_string())
         .env("KARMADA_RS_HISTORIES_SEED", arguments.seed.to_string())

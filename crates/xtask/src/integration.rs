@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let etcd = toolchain.ensure_program(&ETCD, "etcd")?;
     let built = cargo()
-        .args(["build", "--package", "apiserver", "--example", "alone"])
+        .args(["build", "--workspace", "--example", "alone"])
         .status()
         .context("cannot run cargo build")?;
     if !built.success() {

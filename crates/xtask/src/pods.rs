@@ -12,7 +12,7 @@ pub(crate) fn run() -> Result<()> {
     toolchain.ensure(&POD_RECIPES)?;
     toolchain.ensure_packages(POD_PACKAGES)?;
     let status = cargo()
-        .args(["test", "--package", "app", "--test", "propagation", "real_pods"])
+        .args(["test", "--workspace", "--test", "propagation", "real_pods"])
         .args(["--", "--include-ignored", "--nocapture"])
         .status()
         .context("cannot run cargo test")?;

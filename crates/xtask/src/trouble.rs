@@ -12,7 +12,7 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     // Here, where the user sees the progress of a first build.
     Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
     let status = cargo()
-        .args(["test", "--package", "app", "--test", "propagation", "campaign"])
+        .args(["test", "--workspace", "--test", "propagation", "campaign"])
         .args(["--", "--include-ignored", "--nocapture"])
         .env(CHOSEN, chosen.join(" "))
         .status()
