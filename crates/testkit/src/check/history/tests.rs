@@ -165,6 +165,23 @@ fn an_object_that_is_deleted_although_its_work_was_not_is_noticed() {
 }
 
 #[test]
+fn a_deletion_that_a_killed_server_did_not_tell_of_shows_in_the_work() {
+    let (mut before, mut after) = (Log::default(), Log::default());
+    before.work(1, "create");
+    let going = json!({"metadata": {"name": "x", "deletionTimestamp": "2026-01-01T00:00:03Z"}});
+    let work = ("works", "karmada-es-m1", "nginx-687f7fb96f");
+    after.add(7, US, "patch", work, json!({"metadata": {"finalizers": null}}), going);
+    let judge = |plane: &[Vec<Entry>], at| {
+        objects_deleted_though_wanted("m1", &[deletion(at, AGENT)], plane, MEMBER).len()
+    };
+    let killed = [before.read(), after.read()];
+    assert_eq!([2, 3, 5].map(|at| judge(&killed, at)), [1, 0, 0], "not before the Work began to go");
+    let all_in_one = [killed.concat()];
+    assert_eq!(judge(&all_in_one, 5), 1, "a server that was not killed has told of everything");
+    assert_eq!(judge(&[before.read(), Vec::new()], 5), 1);
+}
+
+#[test]
 fn the_deletion_of_another_work_does_not_count() {
     let mut plane = Log::default();
     let other = json!({"spec": {"workload": {"manifests": [{"kind": "Service",
