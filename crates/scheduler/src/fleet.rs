@@ -4,7 +4,7 @@
 //! as numbers. Building a member costs some string work once; a decision then compares integers.
 //!
 //! A `Fleet` is cheap to clone: clones share the members, so a decision can work on a snapshot while the next one is
-//! being built.
+//! being built. Numbers are good for the fleet they come from and its clones; another one may have others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +15,10 @@ use crate::capacity::Capacity;
 use crate::symbols::{Bits, Symbol, Symbols};
 use crate::taints::Taint;
 
+/// How many entries the tables must have before they are rebuilt: what a fleet of a hundred clusters needs, a few hundred
+/// kilobytes. Less is not worth the work.
+const WORTH_REBUILDING: usize = 4096;
+
 /// The member clusters that workloads can go to.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
@@ -22,7 +26,10 @@ pub struct Fleet {
     members: Vec<Arc<Member>>,
     /// The names alone, shared with diagnoses; rebuilt only when a cluster comes or goes.
     names: Arc<[Arc<str>]>,
+    /// Entries are only added; `tidy` bounds how many are out of use.
     tables: Arc<Tables>,
+    /// How many entries the tables had when all of them were in use.
+    used: usize,
 }
 
 /// What members are described with.
@@ -32,6 +39,13 @@ struct Tables {
     apis: HashMap<(Symbol, Symbol), u32>,
     taints: Vec<Taint>,
     taint_numbers: HashMap<Taint, u32>,
+}
+
+impl Tables {
+    /// Returns how many entries there are.
+    fn len(&self) -> usize {
+        self.symbols.len() + self.apis.len() + self.taints.len()
+    }
 }
 
 /// A member cluster.
@@ -64,6 +78,7 @@ impl Fleet {
             by_name.insert(member.name.clone(), member);
         }
         fleet.members = by_name.into_values().collect();
+        fleet.used = fleet.tables.len();
         fleet.rename();
         fleet
     }
@@ -83,6 +98,16 @@ impl Fleet {
                 self.members.insert(position, member);
                 self.rename();
             }
+        }
+        self.tidy();
+    }
+
+    /// Builds everything anew when the tables have doubled since all of their entries were in use: labels, kinds and taints
+    /// come and go, and whoever writes a Cluster chooses them. A rebuild costs as much as all members do, and there is
+    /// none before as many entries have come, so that it costs each of them little.
+    fn tidy(&mut self) {
+        if self.tables.len() > WORTH_REBUILDING.max(self.used.saturating_mul(2)) {
+            *self = Self::new(self.members.iter().map(|member| Arc::clone(&member.cluster)));
         }
     }
 
@@ -278,5 +303,115 @@ impl Member {
 
     pub(crate) fn serves(&self, api: u32) -> bool {
         self.apis.contains(api)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::work::ResourceBindingSpec;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{Assumptions, Groups, Options, Scheduler, World};
+
+    /// A cluster that has other labels, kinds, taints and resources in each round.
+    fn cluster(name: &str, round: usize) -> Arc<Cluster> {
+        let (key, value, resource) =
+            (format!("key-{round}"), format!("value-{round}"), format!("example.io/{round}"));
+        let kinds = (0..20).map(|number| format!("Kind{round}x{number}"));
+        let kinds: Vec<Value> = kinds.map(|kind| json!({"name": "things", "kind": kind})).collect();
+        let cluster = json!({
+            "metadata": {"name": name, "labels": {"env": "prod", key: value}},
+            "spec": {"syncMode": "Push", "region": "eu", "taints": [{"key": value, "effect": "NoSchedule"}]},
+            "status": {
+                "apiEnablements": [
+                    {"groupVersion": "apps/v1", "resources": [{"name": "deployments", "kind": "Deployment"}]},
+                    {"groupVersion": "example.io/v1", "resources": kinds},
+                ],
+                "resourceSummary": {"allocatable": {"cpu": "1", "pods": "10", resource: "1"}},
+            },
+        });
+        Arc::new(serde_json::from_value(cluster).expect("a cluster"))
+    }
+
+    /// Returns which clusters pass the filters, for kinds, labels and taints of a round and of all rounds.
+    fn feasible(fleet: &Fleet, round: usize) -> Vec<String> {
+        let (key, value) = (format!("key-{round}"), format!("value-{round}"));
+        let kinds = [("apps/v1", "Deployment".to_owned()), ("example.io/v1", format!("Kind{round}x7"))];
+        let affinities = [json!({}), json!({"labelSelector": {"matchLabels": {key: value}}})];
+        let tolerations =
+            [json!([]), json!([{"key": value, "operator": "Exists"}]), json!([{"operator": "Exists"}])];
+        let scheduler = Scheduler::new(Options::default());
+        let (workloads, assumptions) = (Groups::default(), Assumptions::default());
+        let now = Timestamp::UNIX_EPOCH;
+        let world = World { fleet, workloads: &workloads, assumptions: &assumptions, estimators: &[], now };
+        let mut answers = Vec::new();
+        for (api_version, kind) in &kinds {
+            for affinity in &affinities {
+                for tolerations in &tolerations {
+                    let spec: ResourceBindingSpec = serde_json::from_value(json!({
+                        "resource": {"apiVersion": api_version, "kind": kind, "namespace": "n", "name": "web"},
+                        "placement": {"clusterAffinity": affinity, "clusterTolerations": tolerations},
+                    }))
+                    .expect("a spec");
+                    answers.push(scheduler.feasible(world, &spec, "").join(" "));
+                }
+            }
+        }
+        answers
+    }
+
+    #[test]
+    fn tables_stay_small_however_often_clusters_change_and_answers_stay_the_same() {
+        let mut fleet = Fleet::new(["m1", "m2", "m3"].map(|name| cluster(name, 0)));
+        let (snapshot, at_first) = (fleet.clone(), feasible(&fleet, 0));
+        assert!(
+            at_first.contains(&"m1 m2 m3".to_owned()) && at_first.contains(&String::new()),
+            "{at_first:?}"
+        );
+        let mut rebuilt = 0;
+        for round in 1..=1_000 {
+            let before = fleet.tables.len();
+            fleet.upsert(cluster("m1", round));
+            fleet.upsert(cluster("passing", round));
+            assert!(fleet.remove("passing"));
+            assert!(fleet.tables.len() <= WORTH_REBUILDING, "round {round}: {}", fleet.tables.len());
+            let smaller = fleet.tables.len() < before;
+            rebuilt += usize::from(smaller);
+            if smaller || round % 100 == 0 {
+                assert!(fleet.check(), "round {round}");
+                let fresh = Fleet::new([cluster("m1", round), cluster("m2", 0), cluster("m3", 0)]);
+                for asked in [0, round - 1, round] {
+                    assert_eq!(
+                        feasible(&fleet, asked),
+                        feasible(&fresh, asked),
+                        "round {round} about {asked}"
+                    );
+                }
+            }
+        }
+        assert!((2..100).contains(&rebuilt), "{rebuilt} rebuilds");
+        assert_eq!(feasible(&snapshot, 0), at_first, "whoever has a snapshot is not disturbed");
+    }
+
+    #[test]
+    fn a_large_fleet_is_not_rebuilt_while_it_is_in_use() {
+        let clusters =
+            |round: usize| (0..200).map(move |number| cluster(&format!("m{number:03}"), number + round));
+        let mut fleet = Fleet::new(clusters(0));
+        let used = fleet.used;
+        assert!(used > WORTH_REBUILDING, "{used}");
+        for cluster in clusters(0) {
+            fleet.upsert(cluster);
+        }
+        assert_eq!((fleet.used, fleet.tables.len()), (used, used), "nothing has come");
+        for round in 1..20 {
+            for cluster in clusters(round * 200) {
+                fleet.upsert(cluster);
+                assert!(fleet.tables.len() <= 2 * fleet.used.max(used));
+            }
+        }
+        assert!(fleet.check());
     }
 }

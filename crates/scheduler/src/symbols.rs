@@ -1,7 +1,7 @@
 //! Numbers for strings, so that matching a thousand clusters compares integers.
 //!
-//! Symbols are only ever added, so a fleet that grows step by step keeps the numbers it has handed out. What is
-//! remembered is bounded by the distinct names, labels, kinds and resource names that clusters have had.
+//! Symbols are only ever added, so a fleet that grows step by step keeps the numbers it has handed out. The fleet starts
+//! over with a new table before what is out of use prevails: agents choose the labels and kinds of their clusters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,6 +38,11 @@ impl Symbols {
 
     pub(crate) fn text(&self, symbol: Symbol) -> &str {
         &self.texts[symbol.0 as usize]
+    }
+
+    /// Returns how many strings have a number, whether any cluster still uses them or not.
+    pub(crate) fn len(&self) -> usize {
+        self.texts.len()
     }
 }
 

@@ -96,7 +96,7 @@ record! {
         "spreadByField" optional spread_by_field: Option<SpreadFieldValue>;
         /// Groups clusters by the value of this label. Excludes spreadByField.
         "spreadByLabel" optional spread_by_label: String;
-        /// The largest number of groups to select; 0 means no limit.
+        /// The largest number of groups to select; absent or 0 selects none.
         "maxGroups" optional max_groups: i64 { no_format() };
         /// The smallest number of groups to select; set to 1 when absent.
         "minGroups" optional min_groups: i64 { no_format() };

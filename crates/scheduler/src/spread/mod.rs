@@ -155,7 +155,7 @@ fn by_cluster(
     if total < constraint.min {
         return Err(Error::TooFewClusters);
     }
-    // A maximum of 0 selects nothing; admission makes sure that users do not meet it by accident.
+    // A maximum of 0 selects nothing, as upstream. Admission sets no default, so an absent maximum is 0, too.
     let count = total.min(constraint.max).max(0);
     let Need::Together(replicas) = need else {
         candidates.truncate(count as usize);
@@ -320,6 +320,22 @@ mod tests {
         assert_eq!(select_for(14).unwrap(), [0, 1]);
         assert_eq!(select_for(18).unwrap(), [2, 1]);
         assert_eq!(select_for(20).unwrap_err().to_string(), "no enough resource when selecting 2 clusters");
+    }
+
+    #[test]
+    fn a_maximum_of_zero_selects_nothing() {
+        let list = vec![candidate(0, 100, 4), candidate(1, 0, 10)];
+        let select_for = |constraints: &[Constraint], need| {
+            let task = Task { constraints, need, replicas: 1 };
+            let selected = select(list.clone(), task, |_| "r");
+            selected.map(|(selected, _)| members(&selected)).map_err(|error| error.to_string())
+        };
+        assert_eq!(select_for(&[cluster(1, 0)], Need::Everywhere), Ok(vec![]));
+        let no_room = "no enough resource when selecting 0 clusters".to_owned();
+        assert_eq!(select_for(&[cluster(1, 0)], Need::Together(1)), Err(no_room));
+        let region = Constraint { field: Field::Region, min: 1, max: 0 };
+        let no_regions = Error::NoRegions.to_string();
+        assert_eq!(select_for(&[cluster(1, 2), region], Need::Everywhere), Err(no_regions));
     }
 
     #[test]
