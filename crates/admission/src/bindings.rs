@@ -159,6 +159,19 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_choice_counts_as_absent() {
+        let mut object = json!({ "metadata": { "name": "b" }, "spec": {
+            "resource": { "apiVersion": "v1", "kind": "ConfigMap", "name": "c" }, "conflictResolution": "",
+        } });
+        let request = request(Operation::Create, "ResourceBinding");
+        crate::mutate(&request, &mut object, &mut means(&mut || "fresh".to_owned())).unwrap();
+        assert_eq!(
+            object["spec"],
+            json!({ "resource": { "apiVersion": "v1", "kind": "ConfigMap", "name": "c" } })
+        );
+    }
+
+    #[test]
     fn recorded_dependencies_must_be_a_list_of_references() {
         let judge = |text: &str| {
             let object = json!({ "metadata": { "annotations": { DEPENDENCIES: text } } });

@@ -150,7 +150,7 @@ fn spread(constraints: &[SpreadConstraint], path: &Path) -> Errors {
     let mut uses: BTreeMap<&SpreadFieldValue, usize> = BTreeMap::new();
     for (index, constraint) in constraints.iter().enumerate() {
         let here = path.index(index);
-        let field = constraint.spread_by_field.as_ref().filter(|field| !field.as_str().is_empty());
+        let field = constraint.spread_by_field.as_ref();
         if field.is_some() && !constraint.spread_by_label.is_empty() {
             complain(&here, go_json(constraint), "spreadByLabel should not co-exist with spreadByField");
         }

@@ -64,8 +64,7 @@ fn fill(policy: &mut PropagationSpec, namespace: &str) {
         }
     }
     for constraint in &mut policy.placement.spread_constraints {
-        let by_field = constraint.spread_by_field.as_ref().is_some_and(|field| !field.as_str().is_empty());
-        if !by_field && constraint.spread_by_label.is_empty() {
+        if constraint.spread_by_field.is_none() && constraint.spread_by_label.is_empty() {
             constraint.spread_by_field = Some(SpreadFieldValue::Cluster);
         }
         if constraint.min_groups == 0 {
@@ -285,6 +284,52 @@ mod tests {
         assert_eq!(spec["placement"]["replicaScheduling"]["replicaDivisionPreference"], "Weighted");
         assert_eq!(spec["failover"]["application"]["gracePeriodSeconds"], 600);
         assert_eq!(verdict(&object), "allowed");
+    }
+
+    #[test]
+    fn an_empty_choice_counts_as_absent() {
+        let object = created(
+            "PropagationPolicy",
+            "ns",
+            policy(json!({
+                "resourceSelectors": [{ "apiVersion": "apps/v1", "kind": "Deployment" }],
+                "preemption": "", "conflictResolution": "", "activationPreference": "",
+                "placement": {
+                    "spreadConstraints": [
+                        { "spreadByField": "" },
+                        { "spreadByField": "", "spreadByLabel": "team", "minGroups": 2 },
+                    ],
+                    "replicaScheduling": {
+                        "replicaSchedulingType": "Divided", "replicaDivisionPreference": "",
+                        "weightPreference": { "dynamicWeight": "" },
+                    },
+                },
+                "failover": { "cluster": { "purgeMode": "" } },
+            })),
+        );
+        let spec = &object["spec"];
+        for field in ["preemption", "conflictResolution", "activationPreference"] {
+            assert_eq!(spec.get(field), None, "{field}: the schema refuses it, or has a default for it");
+        }
+        assert_eq!(
+            spec["placement"],
+            json!({
+                "spreadConstraints": [
+                    { "spreadByField": "cluster", "minGroups": 1 },
+                    { "spreadByLabel": "team", "minGroups": 2 },
+                ],
+                "replicaScheduling": {
+                    "replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",
+                    "weightPreference": {},
+                },
+            })
+        );
+        assert_eq!(spec["failover"], json!({ "cluster": {} }));
+        assert_eq!(verdict(&object), "allowed");
+
+        let unknown = json!({ "resourceSelectors": [], "activationPreference": "Never" });
+        let kept = created("PropagationPolicy", "ns", policy(unknown));
+        assert_eq!(kept["spec"]["activationPreference"], "Never", "the schema refuses what it does not know");
     }
 
     #[test]

@@ -15,7 +15,8 @@
 //! zero), `always` (optional in the schema, but written even when empty, as Go does for structs), `demanded`
 //! (omitted when zero although the schema demands it; upstream has one such field), `inline`.
 //!
-//! Reading is as forgiving as Go: absent and `null` both mean the zero value.
+//! Reading is as forgiving as Go: absent and `null` both mean the zero value. An `optional` choice is a plain string in
+//! Go, never a pointer: `""` means absent as well.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +30,10 @@ use crate::schema::Schema;
 
 /// A type that can stand in a field: it knows its schema, when Go would omit it, and how Go writes it.
 pub trait Wire: Serialize {
+    /// Whether Go declares an optional field of this type as a plain value and not as a pointer: its zero value and an
+    /// absent field are the same.
+    const ZERO_IS_ABSENT: bool = false;
+
     /// Returns the schema of a field of this type, without description.
     fn schema() -> Schema;
 
@@ -39,6 +44,14 @@ pub trait Wire: Serialize {
     /// order need to say anything here.
     fn encode<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.serialize(serializer)
+    }
+
+    /// Returns the value of an optional field as Go has it after reading.
+    fn settled(self) -> Self
+    where
+        Self: Sized,
+    {
+        self
     }
 }
 
@@ -105,6 +118,15 @@ where
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Reads an optional field of a record: as [`lenient`], and a choice that is the empty string is absent.
+pub(crate) fn optional<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Wire + Default + Deserialize<'de>,
+{
+    Ok(lenient::<D, T>(deserializer)?.settled())
+}
+
 impl Wire for String {
     fn schema() -> Schema {
         Schema::of_type("string")
@@ -163,6 +185,9 @@ impl<T: Wire> Wire for Option<T> {
             Some(value) => value.encode(serializer),
             None => serializer.serialize_none(),
         }
+    }
+    fn settled(self) -> Self {
+        self.filter(|value| !(T::ZERO_IS_ABSENT && value.is_zero()))
     }
 }
 
@@ -257,7 +282,7 @@ macro_rules! record {
             $(#[doc = $doc])+
             #[serde(
                 rename = $json,
-                deserialize_with = "crate::wire::lenient",
+                deserialize_with = "crate::wire::optional",
                 serialize_with = "crate::wire::in_go_order",
                 skip_serializing_if = "crate::wire::Wire::is_zero"
             )]
@@ -404,6 +429,8 @@ macro_rules! choice {
         }
 
         impl $crate::wire::Wire for $name {
+            const ZERO_IS_ABSENT: bool = true;
+
             fn schema() -> $crate::schema::Schema {
                 $crate::schema::Schema::of_type("string").one_of(Self::VALUES)
             }

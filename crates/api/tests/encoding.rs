@@ -75,6 +75,19 @@ fn an_unknown_value_of_a_choice_survives() {
 }
 
 #[test]
+fn an_empty_choice_is_absent_unless_it_is_required() {
+    let strategy: policy::ReplicaSchedulingStrategy = serde_json::from_value(json!({
+        "replicaSchedulingType": "", "replicaDivisionPreference": "", "weightPreference": { "dynamicWeight": "" },
+    }))
+    .unwrap();
+    assert_eq!(strategy.replica_division_preference, None);
+    assert_eq!(encode(strategy), json!({ "weightPreference": {} }));
+    let remove: policy::PlaintextOverrider =
+        serde_json::from_value(json!({ "path": "/a", "operator": "", "value": null })).unwrap();
+    assert_eq!(encode(&remove), json!({ "path": "/a", "operator": "", "value": null }));
+}
+
+#[test]
 fn a_placement_is_written_in_the_order_of_the_go_struct() {
     let placement: policy::Placement = serde_json::from_value(json!({
         "workloadAffinity": { "affinity": { "groupByLabelKey": "app" } },
