@@ -6,6 +6,8 @@
 //! of the control plane: members are asked with the credentials of the control plane. One caller has only so many such
 //! requests under way.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod merge;
 
 use std::collections::HashMap;
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use api::cluster::Cluster;
 use apimachinery::gvk::{GroupResource, Gvk};
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::negotiate::{Offer, Shape};
@@ -208,8 +211,8 @@ async fn resource(
         Shape::Table { beta } => sim::metrics_table(&items, beta),
         _ if single => {
             let mut item = items.into_iter().next().unwrap_or_default();
-            item["apiVersion"] = json!(kind.api_version);
-            item["kind"] = json!(kind.gvk.kind);
+            pointer::set(&mut item, "apiVersion", json!(kind.api_version));
+            pointer::set(&mut item, "kind", json!(kind.gvk.kind));
             item
         }
         _ => {
@@ -369,13 +372,16 @@ mod tests {
 
     /// A member that answers everything with a code, and what it was asked for.
     fn member(cluster: &str, code: u16) -> (Reached, Asked) {
+        saying(cluster, code, json!({"kind": "Status", "code": code, "items": []}))
+    }
+
+    fn saying(cluster: &str, code: u16, said: Value) -> (Reached, Asked) {
         let asked = Asked::default();
         let noted = asked.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             noted.lock().push(request.uri().to_string());
+            let body = kube::client::Body::from(said.to_string().into_bytes());
             async move {
-                let body = json!({"kind": "Status", "code": code, "items": []}).to_string();
-                let body = kube::client::Body::from(body.into_bytes());
                 Ok::<_, tower::BoxError>(Response::builder().status(code).body(body).expect("an answer"))
             }
         });
@@ -423,6 +429,16 @@ mod tests {
             "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/..%2Fload".to_owned(),
         ] {
             check(&path, 400, &[]).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_whose_answer_is_no_object_ends_no_request() {
+        for said in [json!(7), json!("x"), json!([]), Value::Null] {
+            let (member, _) = saying("m1", 200, said.clone());
+            let context = context("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods/x");
+            let answer = answer(&[member], &context, &kind_of(&context)).await.expect("an answer");
+            assert_eq!(answer.status().as_u16(), 200, "{said}");
         }
     }
 

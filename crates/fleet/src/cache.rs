@@ -221,7 +221,8 @@ impl Cache {
         let Some(shard) = state.shards.get_mut(place) else { return Ok(()) };
         let kept: usize = same.iter().filter_map(|key| shard.index.get(key)).map(|entry| entry.cost()).sum();
         let cost: usize = listed.iter().map(Entry::cost).sum();
-        if !self.budget.exchange(shard.index.cost, kept + cost) {
+        let cost = kept.saturating_add(cost);
+        if !self.budget.exchange(shard.index.cost, cost) {
             return Err(Full { limit: self.budget.limit() });
         }
         let before = shard.at;
@@ -244,7 +245,7 @@ impl Cache {
             for entry in listed {
                 shard.index.insert(entry);
             }
-            self.budget.exchange(kept + cost, shard.index.cost);
+            self.budget.exchange(cost, shard.index.cost);
             let what = if went_back { What::WentBack } else { What::Came };
             self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
             return Ok(());
@@ -264,7 +265,7 @@ impl Cache {
             told.extend(changes(shard.index.remove(&key), None));
         }
         // A list may name an object twice.
-        self.budget.exchange(kept + cost, shard.index.cost);
+        self.budget.exchange(cost, shard.index.cost);
         self.append(&mut state, group(place, at, told));
         Ok(())
     }
@@ -343,21 +344,20 @@ impl Cache {
 
     fn append(&self, state: &mut State, events: impl IntoIterator<Item = Event>) {
         for event in events {
-            state.log_bytes += weight(&event);
+            state.log_bytes = state.log_bytes.saturating_add(weight(&event));
             state.log.push_back(Arc::new(event));
         }
         while state.log.len() > self.limits.events || state.log_bytes > self.limits.bytes {
             let Some(event) = state.log.pop_front() else { break };
             state.log_bytes = state.log_bytes.saturating_sub(weight(&event));
             let number = state.first;
-            state.first += 1;
+            state.first = state.first.saturating_add(1);
             // An event from before the place came says nothing about the versions that it has now.
             if let Some(shard) = state.shards.get_mut(&event.place).filter(|shard| number >= shard.born) {
                 shard.floor = shard.floor.max(event.at);
             }
         }
-        let end = state.first + state.log.len() as u64;
-        self.end.send_replace(end);
+        self.end.send_replace(state.end());
     }
 
     /// Waits, but not for long, until every place has been listed or is known to be away: after a start, clients that
@@ -376,8 +376,8 @@ impl Cache {
     fn waits_until(&self) -> Option<Instant> {
         let state = self.state.read();
         let waiting = state.shards.values().filter(|shard| shard.at.is_none() && shard.stale.is_none());
-        let until =
-            waiting.filter_map(|shard| Some((self.made + FIRST_LISTS).max(shard.expected? + LATER_LIST)));
+        let until = waiting
+            .filter_map(|shard| Some(after(self.made, FIRST_LISTS).max(after(shard.expected?, LATER_LIST))));
         until.max().filter(|until| *until > Instant::now())
     }
 
@@ -460,9 +460,9 @@ impl Cache {
     pub fn sizes(&self) -> BTreeMap<Arc<str>, (usize, usize)> {
         let mut sizes = BTreeMap::new();
         for (place, shard) in &self.state.read().shards {
-            let (count, cost) = sizes.entry(place.cluster.clone()).or_insert((0, 0));
-            *count += shard.index.len();
-            *cost += shard.index.cost;
+            let (count, cost): &mut (usize, usize) = sizes.entry(place.cluster.clone()).or_default();
+            *count = count.saturating_add(shard.index.len());
+            *cost = cost.saturating_add(shard.index.cost);
         }
         sizes
     }
@@ -543,7 +543,7 @@ impl State {
     }
 
     pub(crate) fn end(&self) -> u64 {
-        self.first + self.log.len() as u64
+        self.first.saturating_add(self.log.len() as u64)
     }
 }
 
@@ -571,15 +571,21 @@ fn changes(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Vec<What> {
 /// Returns the events of a group: whoever has heard them all knows the place up to a version.
 fn group(place: &Place, at: u64, changes: Vec<What>) -> impl Iterator<Item = Event> {
     let count = changes.len();
-    let event = move |(number, what)| Event { place: place.clone(), at, last: number + 1 == count, what };
-    changes.into_iter().enumerate().map(event)
+    let event =
+        move |(number, what): (usize, What)| Event { place: place.clone(), at, last: number == count, what };
+    (1..).zip(changes).map(event)
+}
+
+fn after(start: Instant, time: Duration) -> Instant {
+    start.checked_add(time).unwrap_or(start)
 }
 
 /// Returns what only the log keeps of an event's objects.
 fn weight(event: &Event) -> usize {
     match &event.what {
-        What::Changed { old, .. } => old.as_ref().map_or(0, |old| old.cost()) + 64,
-        What::Went(entries) => entries.iter().map(|entry| entry.cost()).sum::<usize>() + 64,
-        What::Came | What::WentBack => 64,
+        What::Changed { old, .. } => old.as_ref().map_or(0, |old| old.cost()),
+        What::Went(entries) => entries.iter().map(|entry| entry.cost()).sum::<usize>(),
+        What::Came | What::WentBack => 0,
     }
+    .saturating_add(64)
 }

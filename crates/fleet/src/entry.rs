@@ -129,17 +129,17 @@ impl Entry {
 
     /// Returns how much of the caches' limit it takes.
     pub fn cost(&self) -> usize {
-        self.size() + OVERHEAD
+        self.size().saturating_add(OVERHEAD)
     }
 
     /// Returns the bytes of the object itself.
     pub fn size(&self) -> usize {
-        self.body.len() + self.key.len()
+        self.body.len().saturating_add(self.key.len())
     }
 
     fn parts(&self) -> (&str, &str, &str) {
         let (annotations, rest) = self.body.split_at(self.annotations as usize);
-        let (labels, rest) = rest.split_at((self.labels - self.annotations) as usize);
+        let (labels, rest) = rest.split_at(self.labels.saturating_sub(self.annotations) as usize);
         (annotations, labels, rest)
     }
 
@@ -181,7 +181,7 @@ impl Entry {
 
     /// Returns the object as clients see it, as a tree.
     pub fn to_value(&self, kind: &Kind, shown: &Shown<'_>) -> Value {
-        let mut text = Vec::with_capacity(self.body.len() + 256);
+        let mut text = Vec::with_capacity(self.body.len().saturating_add(256));
         self.write(&mut text, kind, shown);
         serde_json::from_slice(&text).expect("what was taken apart can be put together")
     }
@@ -246,8 +246,8 @@ fn status(kind: &Kind, object: &Value) -> String {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or("");
     let condition = |wanted: &str| {
         let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-        let found = conditions.into_iter().flatten().find(|condition| condition["type"] == wanted)?;
-        found["status"].as_str()
+        let is_wanted = |condition: &&Value| condition.get("type").is_some_and(|found| found == wanted);
+        conditions.into_iter().flatten().find(is_wanted)?.get("status")?.as_str()
     };
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Pod") => {

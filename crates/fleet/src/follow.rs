@@ -159,7 +159,8 @@ impl Follower {
     }
 
     fn rest(&self, failures: u32) -> Duration {
-        let rest = self.pace.first_rest.saturating_mul(1 << failures.saturating_sub(1).min(10));
+        let rest =
+            self.pace.first_rest.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(10)));
         // A fifth is chance, so that not all come back at once.
         rest.min(self.pace.longest_rest).mul_f64(rand::random_range(1.0..1.2))
     }
@@ -208,10 +209,9 @@ impl Follower {
         let watch = self.source.watch(at, seconds);
         let mut events = self.in_time(watch).await?;
         self.cache.mark(&self.place, None);
-        let end = tokio::time::Instant::now() + Duration::from_secs(seconds + 30);
+        let end = in_future(Duration::from_secs(seconds.saturating_add(30)));
         loop {
-            let silence = tokio::time::Instant::now() + SILENCE;
-            let event = match tokio::time::timeout_at(end.min(silence), events.next()).await {
+            let event = match tokio::time::timeout_at(end.min(in_future(SILENCE)), events.next()).await {
                 Ok(Some(event)) => event?,
                 Ok(None) => return Ok(End::Itself),
                 Err(_) => return Ok(End::Silence),
@@ -255,7 +255,7 @@ impl Follower {
         }
         let version = read.version.unwrap_or(0);
         if let Some(before) = before.filter(|before| version < *before) {
-            known.older += 1;
+            known.older = known.older.saturating_add(1);
             if known.older < BACK {
                 return Err(Trouble::Older { now: version, before });
             }
@@ -278,7 +278,7 @@ impl Follower {
 
     async fn pages(&self, known: &mut Known) -> Result<Read, Trouble> {
         let limit = known.page.unwrap_or(PAGE);
-        let mut pages = 0;
+        let mut pages: usize = 0;
         let mut next = String::new();
         let mut read = Read::new(&self.cache.budget);
         loop {
@@ -288,8 +288,8 @@ impl Follower {
                 self.take(object?, &mut read)?;
             }
             // A member may also answer with empty pages for ever.
-            pages += 1;
-            if read.new.len() + read.same.len() > LIST_LIMIT || pages > LIST_LIMIT / 100 {
+            pages = pages.saturating_add(1);
+            if read.new.len().saturating_add(read.same.len()) > LIST_LIMIT || pages > LIST_LIMIT / 100 {
                 return Err(Trouble::Endless);
             }
             if page.next.is_empty() {
@@ -316,6 +316,12 @@ impl Follower {
         }
         Ok(())
     }
+}
+
+/// Returns the moment after some time from now.
+pub(crate) fn in_future(time: Duration) -> tokio::time::Instant {
+    let now = tokio::time::Instant::now();
+    now.checked_add(time).unwrap_or(now)
 }
 
 /// What the pages of a list have said so far.
@@ -349,7 +355,7 @@ impl Reserved {
         if !self.budget.exchange(0, bytes) {
             return Err(Full { limit: self.budget.limit() });
         }
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         Ok(())
     }
 }

@@ -53,13 +53,31 @@ type Postings = BTreeMap<Arc<str>, BTreeSet<ByKey>>;
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     entries: BTreeSet<ByKey>,
-    /// By [`Field`]. Objects without a word are in none.
+    /// Of statuses, nodes and images. Objects without a word are in none.
     words: [Postings; 3],
     /// What all entries cost together.
     pub(crate) cost: usize,
 }
 
 impl Index {
+    fn postings(&self, field: Field) -> &Postings {
+        let [statuses, nodes, images] = &self.words;
+        match field {
+            Field::Status => statuses,
+            Field::Node => nodes,
+            Field::Image => images,
+        }
+    }
+
+    fn postings_mut(&mut self, field: Field) -> &mut Postings {
+        let [statuses, nodes, images] = &mut self.words;
+        match field {
+            Field::Status => statuses,
+            Field::Node => nodes,
+            Field::Image => images,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -83,9 +101,9 @@ impl Index {
             share(images, image);
         }
         let entry = Arc::new(entry);
-        self.cost += entry.cost();
+        self.cost = self.cost.saturating_add(entry.cost());
         for (field, word) in words(&entry) {
-            self.words[field as usize].entry(word.clone()).or_default().insert(ByKey(entry.clone()));
+            self.postings_mut(field).entry(word.clone()).or_default().insert(ByKey(entry.clone()));
         }
         self.entries.insert(ByKey(entry.clone()));
         (entry, old)
@@ -95,7 +113,7 @@ impl Index {
         let old = self.entries.take(key)?.0;
         self.cost = self.cost.saturating_sub(old.cost());
         for (field, word) in words(&old) {
-            let postings = &mut self.words[field as usize];
+            let postings = self.postings_mut(field);
             if let Some(set) = postings.get_mut(word) {
                 set.remove(key);
                 if set.is_empty() {
@@ -123,7 +141,7 @@ impl Index {
 
     /// Returns how many objects have one of the words that satisfy a condition.
     pub(crate) fn count(&self, field: Field, wanted: impl Fn(&str) -> bool) -> usize {
-        let found = self.words[field as usize].iter().filter(|(word, _)| wanted(word));
+        let found = self.postings(field).iter().filter(|(word, _)| wanted(word));
         found.map(|(_, set)| set.len()).sum()
     }
 
@@ -135,7 +153,7 @@ impl Index {
         after: Option<&str>,
     ) -> impl Iterator<Item = &Arc<Entry>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let found = self.words[field as usize].iter().filter(|(word, _)| wanted(word));
+        let found = self.postings(field).iter().filter(|(word, _)| wanted(word));
         let mut sets: Vec<_> =
             found.map(|(_, set)| set.range::<str, _>((from, Bound::Unbounded)).peekable()).collect();
         // The least key of each set: there may be as many sets as there are words, and only a part of their objects is wanted.

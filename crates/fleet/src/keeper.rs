@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Place, Stale};
-use crate::follow::{Follower, Pace};
+use crate::follow::{Follower, Pace, in_future};
 use crate::plan::{Kind, Plan, SELECTORS, plan};
 use crate::source::Collection;
 
@@ -224,7 +224,7 @@ impl Keeper {
         loop {
             if tokio::time::Instant::now() >= look {
                 complaints = self.carry_out().await;
-                look = tokio::time::Instant::now() + LOOK_AGAIN;
+                look = in_future(LOOK_AGAIN);
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -280,7 +280,7 @@ impl Keeper {
             *now = backends;
             changed
         });
-        self.fleet.planned.send_modify(|count| *count += 1);
+        self.fleet.planned.send_modify(|count| *count = count.wrapping_add(1));
         complaints
     }
 
@@ -408,7 +408,7 @@ fn condition(
     } else {
         let mut shown: Vec<_> = complaints.iter().take(COMPLAINTS).cloned().collect();
         if complaints.len() > COMPLAINTS {
-            shown.push(format!("and {} more", complaints.len() - COMPLAINTS));
+            shown.push(format!("and {} more", complaints.len().saturating_sub(COMPLAINTS)));
         }
         ("False", "Stale", shown.join("; "))
     };

@@ -17,6 +17,8 @@
 //! | [`version`] | resource versions and continue tokens over several clusters |
 //! | [`query`] | a language for searching, answered from the caches |
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod cache;
 pub mod entry;
 pub mod follow;

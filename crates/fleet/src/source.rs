@@ -53,7 +53,7 @@ impl Items {
     fn read(body: Bytes, parts: &[&RawValue]) -> Self {
         let place = |part: &&RawValue| {
             let start = (part.get().as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
-            start..start + part.get().len()
+            start..start.saturating_add(part.get().len())
         };
         let parts = parts.iter().map(place).collect();
         Self { body, parts }
@@ -195,7 +195,7 @@ fn refused(code: u16, body: &[u8]) -> Error {
         return Error::Expired;
     }
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = status["message"].as_str().unwrap_or("it does not say why");
+    let message = status.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
     Error::Refused { code, message: message.chars().take(512).collect() }
 }
 
@@ -230,7 +230,8 @@ fn read(line: &Bytes) -> Result<Event, Error> {
             Ok(Event::Progress(parsed))
         }
         "ERROR" => {
-            let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+            let code = object.get("code").and_then(Value::as_u64);
+            let code = code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
             Err(refused(code, object.to_string().as_bytes()))
         }
         other => Err(Error::Unreadable(format!("an event of type {other:?}"))),

@@ -183,7 +183,7 @@ impl std::fmt::Display for Versions {
         if self.0.is_empty() {
             return Ok(());
         }
-        let mut text = String::with_capacity(self.0.len() * 24);
+        let mut text = String::with_capacity(self.0.len().saturating_mul(24));
         for (place, at) in &self.0 {
             text.push(if text.is_empty() { '{' } else { ',' });
             pair(&mut text, &place.to_string(), at);
@@ -210,7 +210,7 @@ pub struct Continue {
 impl Continue {
     /// Reads a token; `None` if it is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() > 2 * LONGEST {
+        if text.len() > LONGEST.saturating_mul(2) {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;

@@ -111,8 +111,8 @@ impl Portion {
     }
 
     fn add(&mut self, entry: Option<&Arc<Entry>>) {
-        self.events += 1;
-        self.bytes += entry.map_or(0, |entry| entry.size());
+        self.events = self.events.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(entry.map_or(0, |entry| entry.size()));
     }
 }
 
@@ -327,10 +327,8 @@ impl Watch {
         }
         let events: Vec<Arc<Event>> = {
             let state = self.cache.state.read();
-            if self.next < state.first {
-                return Err(Lost::Slow);
-            }
-            let from = usize::try_from(self.next - state.first).unwrap_or(usize::MAX);
+            let from = self.next.checked_sub(state.first).ok_or(Lost::Slow)?;
+            let from = usize::try_from(from).unwrap_or(usize::MAX);
             let (mut events, mut portion) = (Vec::new(), Portion::default());
             for event in state.log.iter().skip(from) {
                 if portion.is_full() {
@@ -365,7 +363,7 @@ impl Watch {
         let past = number < self.began;
         match &event.what {
             What::Went(entries) if !past => return Ok(self.tell_gone(&event.place, entries, gone, tell)),
-            _ => self.next += 1,
+            _ => self.next = self.next.saturating_add(1),
         }
         match &event.what {
             What::Changed { old, new } => {
@@ -431,7 +429,7 @@ impl Watch {
             return false;
         }
         self.versions.remove(place);
-        self.next += 1;
+        self.next = self.next.saturating_add(1);
         self.settle();
         true
     }

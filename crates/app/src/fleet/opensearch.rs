@@ -181,20 +181,21 @@ fn step(kind: &Kind, places: &BTreeSet<Place>, told: &Told) -> Option<Step> {
 fn document(kind: &Kind, cluster: &str, entry: &Entry) -> Value {
     let version = entry.revision.to_string();
     let object = entry.to_value(kind, &Shown { cluster, version: &version, stale: None });
-    let metadata = &object["metadata"];
+    let metadata = |field: &str| object.get("metadata").and_then(|metadata| metadata.get(field));
+    let text = |field: &str| object.get(field).unwrap_or(&Value::Null).to_string();
     json!({
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {
-            "name": metadata["name"],
-            "namespace": metadata["namespace"].as_str().unwrap_or(""),
-            "creationTimestamp": metadata["creationTimestamp"],
-            "labels": metadata["labels"],
-            "annotations": metadata["annotations"],
-            "deletionTimestamp": metadata["deletionTimestamp"],
+            "name": metadata("name"),
+            "namespace": metadata("namespace").and_then(Value::as_str).unwrap_or(""),
+            "creationTimestamp": metadata("creationTimestamp"),
+            "labels": metadata("labels"),
+            "annotations": metadata("annotations"),
+            "deletionTimestamp": metadata("deletionTimestamp"),
         },
-        "spec": object["spec"].to_string(),
-        "status": object["status"].to_string(),
+        "spec": text("spec"),
+        "status": text("status"),
     })
 }
 
@@ -222,7 +223,7 @@ impl Patience {
     async fn after(&mut self, error: &anyhow::Error) {
         tracing::warn!(error = format!("{error:#}"), "OpenSearch does not take what is sent");
         tokio::time::sleep(self.0.mul_f64(rand::random_range(1.0..1.2))).await;
-        self.0 = (self.0 * 2).min(LONGEST_REST);
+        self.0 = self.0.saturating_mul(2).min(LONGEST_REST);
     }
 }
 
@@ -259,9 +260,9 @@ impl Wire {
     /// Sends steps in pieces, each until it is taken.
     async fn send(&self, index: &str, mut steps: Vec<Step>) {
         while !steps.is_empty() {
-            let mut size = 0;
+            let mut size = 0_usize;
             let fits = |step: &Step| {
-                size += step.document.as_ref().map_or(0, String::len);
+                size = size.saturating_add(step.document.as_ref().map_or(0, String::len));
                 size <= BULK_BYTES
             };
             let count = steps
@@ -304,16 +305,17 @@ impl Wire {
         if code >= 300 {
             bail!("{code}: {answer}");
         }
-        let items = answer["items"].as_array().cloned().unwrap_or_default();
+        let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
         let mut again = Vec::new();
         for (step, item) in steps.iter().zip(&items) {
             let outcome = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
-            match outcome["status"].as_u64().unwrap_or(200) {
+            match outcome.get("status").and_then(Value::as_u64).unwrap_or(200) {
                 429 | 500.. => again.push(step.clone()),
                 // A document that is not there need not be taken away.
                 404 if step.document.is_none() => {}
                 400.. => {
-                    tracing::warn!(id = &*step.id, error = %outcome["error"], "OpenSearch refuses a document")
+                    let error = outcome.get("error").unwrap_or(&Value::Null);
+                    tracing::warn!(id = &*step.id, %error, "OpenSearch refuses a document")
                 }
                 _ => {}
             }

@@ -67,12 +67,12 @@ impl Wanted {
 
     /// Reads the next piece; returns what was found and where it ended.
     fn piece(&self) -> Result<(Listed, Option<(Place, String)>), Lost> {
-        let (mut looked_at, mut last) = (0, None);
+        let (mut looked_at, mut last) = (0_usize, None);
         let take = |place: &Place, entry: &Arc<::fleet::Entry>| {
             if looked_at == PIECE {
                 return Take::Enough;
             }
-            looked_at += 1;
+            looked_at = looked_at.saturating_add(1);
             if looked_at == PIECE {
                 last = Some((place.clone(), entry.key().to_owned()));
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ::fleet::Cache;
 use ::fleet::entry::Shown;
 use ::fleet::query::{Answer, Order, Page, Query, Row, run};
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::handlers::list;
@@ -102,7 +103,7 @@ fn key(cache: &Cache) -> String {
 fn stream(answer: Answer, objects: bool) -> Response<Body> {
     let mut metadata = json!({});
     if let Some(next) = answer.next {
-        metadata["continue"] = json!(next);
+        pointer::set(&mut metadata, "continue", json!(next));
     }
     let head = format!(
         "{{\"kind\":\"QueryResult\",\"apiVersion\":\"search.karmada.io/v1alpha1\",\"metadata\":{metadata},\"items\":["
@@ -150,7 +151,7 @@ fn write(out: &mut Vec<u8>, row: &Row, objects: bool) {
         "images": facts.images.iter().map(|image| &**image).collect::<Vec<_>>(),
     });
     if let Some(since) = &found.stale {
-        shown["staleSince"] = json!(&**since);
+        pointer::set(&mut shown, "staleSince", json!(&**since));
     }
     out.extend_from_slice(shown.to_string().as_bytes());
 }

@@ -13,6 +13,7 @@ use ::fleet::entry::{STALE_SINCE, Shown, key};
 use ::fleet::version::Continue;
 use ::fleet::{Entry, Kind as FleetKind, Place, Versions, watch};
 use api::labels::annotations::CACHED_FROM_CLUSTER;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::handlers::list::{self, Selection, check_options, object_offer};
@@ -104,7 +105,7 @@ impl Doors {
         let page = self.page(asked).await?;
         let list = asked.cache.kind.clone();
         if accepted.media == Media::Json && accepted.shape == Shape::Object && !accepted.pretty {
-            let held = asked.outer.hold(page.found.len() * size_of::<Found>())?;
+            let held = asked.outer.hold(page.found.len().saturating_mul(size_of::<Found>()))?;
             let answer = stream(list, kind.list_kind.clone(), page, handlers::wants_gzip(&asked.inner));
             return Ok(answer.map(|body| body::holding(body, held)));
         }
@@ -178,7 +179,7 @@ impl Doors {
         });
         let mut metadata = json!({"resourceVersion": versions});
         if let Some(next) = next {
-            metadata["continue"] = json!(next);
+            pointer::set(&mut metadata, "continue", json!(next));
         }
         Ok(Page { metadata, found: listed.found })
     }
@@ -289,14 +290,14 @@ fn document(
 
 /// Says in a table which cluster each row is from, right after the name.
 pub(super) fn add_clusters<'a>(table: &mut Value, clusters: impl IntoIterator<Item = &'a str>) {
-    if let Some(columns) = table["columnDefinitions"].as_array_mut() {
+    if let Some(columns) = table.get_mut("columnDefinitions").and_then(Value::as_array_mut) {
         let column = json!({"name": "Cluster", "type": "string", "format": "", "priority": 0,
             "description": "The cluster that the object is in."});
         columns.insert(1.min(columns.len()), column);
     }
-    let rows = table["rows"].as_array_mut().into_iter().flatten();
+    let rows = table.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten();
     for (row, cluster) in rows.zip(clusters) {
-        if let Some(cells) = row["cells"].as_array_mut() {
+        if let Some(cells) = row.get_mut("cells").and_then(Value::as_array_mut) {
             cells.insert(1.min(cells.len()), json!(cluster));
         }
     }
@@ -308,9 +309,9 @@ fn stream(kind: FleetKind, list_kind: String, page: Page, gzip: bool) -> Respons
         "{{\"kind\":\"{list_kind}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
         kind.api_version, page.metadata
     );
-    let size: usize = page.found.iter().map(|found| found.entry.size() + 128).sum();
+    let size: usize = page.found.iter().map(|found| found.entry.size().saturating_add(128)).sum();
     let mut pieces = Pieces { kind, found: page.found.into_iter(), first: true, head: Some(head) };
-    if gzip && size > handlers::GZIP_FROM && size < 16 * LARGE {
+    if gzip && size > handlers::GZIP_FROM && size < LARGE.saturating_mul(16) {
         use std::io::Write;
         let mut encoder =
             flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
@@ -342,7 +343,7 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Bytes> {
         let head = self.head.take()?;
-        let mut out = Vec::with_capacity(PIECE + 8192);
+        let mut out = Vec::with_capacity(PIECE.saturating_add(8192));
         out.extend_from_slice(head.as_bytes());
         for found in self.found.by_ref() {
             if !std::mem::take(&mut self.first) {
@@ -370,7 +371,7 @@ pub(super) fn without_marks(object: &mut Value) {
     annotations.remove(CACHED_FROM_CLUSTER);
     annotations.remove(STALE_SINCE);
     if annotations.is_empty()
-        && let Some(metadata) = object["metadata"].as_object_mut()
+        && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
     {
         metadata.remove("annotations");
     }

@@ -99,7 +99,7 @@ impl Doors {
             let named = name.is_none_or(|name| entry.names().1 == name);
             if named && seen.has(&place.cluster) && labels.matches(&**entry) { Take::Yes } else { Take::No }
         });
-        let held = context.hold(listed.found.len() * size_of::<Found>())?;
+        let held = context.hold(listed.found.len().saturating_mul(size_of::<Found>()))?;
         let kind = asked.cache.kind.clone();
         let mut found = listed.found.into_iter();
         let mut state = Some(head);

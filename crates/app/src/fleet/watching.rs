@@ -13,6 +13,7 @@ use ::fleet::entry::Shown;
 use ::fleet::version::Around;
 use ::fleet::watch::Told;
 use ::fleet::{Cache, Entry, Place, Start, Versions, Watch};
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use apiserver::auth::User;
 use apiserver::handlers::list::{Selection, check_options, object_offer};
@@ -92,7 +93,7 @@ impl Doors {
             bookmarks,
             // Only whoever asked for it is told where the beginning ends.
             mark_end: bookmarks && start == Start::Everything,
-            ends: Instant::now() + lasts,
+            ends: in_future(lasts),
         };
         match answered {
             Ok(watch) => {
@@ -120,6 +121,12 @@ fn lasts(seconds: &str) -> Result<Duration, Status> {
     })
 }
 
+/// Returns the moment after some time from now.
+fn in_future(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now)
+}
+
 /// What the caller may see, to be asked again.
 struct Again {
     rights: Arc<Rights>,
@@ -143,8 +150,8 @@ struct Stream {
 impl Stream {
     async fn run(mut self, mut watch: Watch) -> Result<(), Closed> {
         let (stop, cache) = (self.writer.server.stop.clone(), self.writer.cache.clone());
-        let mut next_bookmark = Instant::now() + MINUTE;
-        let mut next_look = Instant::now() + MINUTE;
+        let mut next_bookmark = in_future(MINUTE);
+        let mut next_look = in_future(MINUTE);
         let last_bookmark = self.ends.checked_sub(Duration::from_secs(2)).unwrap_or(self.ends);
         let mut last_sent = last_bookmark <= Instant::now();
         let mut text = Text::default();
@@ -165,7 +172,7 @@ impl Stream {
                         self.end("what you may see of the fleet has changed: list again");
                         return Ok(());
                     }
-                    next_look = Instant::now() + MINUTE;
+                    next_look = in_future(MINUTE);
                 }
                 () = tokio::time::sleep_until(self.ends) => return Ok(()),
                 () = self.outbox.closed() => return Err(Closed),
@@ -174,7 +181,7 @@ impl Stream {
                     self.room().await?;
                     self.bookmark(&mut watch, false);
                     last_sent |= Instant::now() >= last_bookmark;
-                    next_bookmark = Instant::now() + MINUTE;
+                    next_bookmark = in_future(MINUTE);
                 }
                 () = watch.ready() => {
                     self.room().await?;
@@ -322,14 +329,14 @@ impl Writer {
         };
         let mut metadata = json!({"resourceVersion": version});
         if initial_end {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            pointer::set(&mut metadata, "annotations", json!({"k8s.io/initial-events-end": "true"}));
         }
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         let document = match self.accepted.shape {
             Shape::Table { beta } => {
                 let mut table =
                     table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
-                table["rows"] = json!([{"cells": [], "object": object}]);
+                pointer::set(&mut table, "rows", json!([{"cells": [], "object": object}]));
                 table
             }
             _ => object,

@@ -3,10 +3,13 @@
 //! In: what a metric of a FederatedHPA names. Out: samples by pod, or values in thousandths; errors in Karmada's words. Whoever serves
 //! these APIs has merged what members say; our server does, and so does Karmada's metrics adapter.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::time::Duration;
 
 use api::autoscaling::{CrossVersionObjectReference, MetricIdentifier};
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
@@ -50,13 +53,13 @@ fn read_resource(list: &Value, resource: &str, container: Option<&str>) -> Resul
     }
     let mut samples = Samples::new();
     for item in items {
-        let metadata = &item["metadata"];
-        let (pod, namespace) = (text(&metadata["name"]), text(&metadata["namespace"]));
-        let containers = item["containers"].as_array().map_or(&[][..], Vec::as_slice);
-        let used = |one: &Value| milli(&one["usage"][resource]);
+        let (pod, namespace) =
+            (pointer::text(item, "/metadata/name"), pointer::text(item, "/metadata/namespace"));
+        let containers = pointer::list(item, "/containers");
+        let used = |one: &Value| milli(one.get("usage")?.get(resource)?);
         let value = match container {
             Some(name) => {
-                let found = containers.iter().find(|one| one["name"] == name).ok_or_else(|| {
+                let found = containers.iter().find(|one| pointer::text(one, "/name") == name).ok_or_else(|| {
                     format!("failed to get container metrics: container {name} not present in metrics for pod {namespace}/{pod}")
                 })?;
                 used(found)
@@ -65,12 +68,13 @@ fn read_resource(list: &Value, resource: &str, container: Option<&str>) -> Resul
             // A member may say anything.
             None => containers.iter().map(used).try_fold(0_i64, |sum, one| Some(sum.saturating_add(one?))),
         };
-        let key = match metadata["annotations"][CLUSTER].as_str() {
+        let annotations = item.pointer("/metadata/annotations");
+        let key = match annotations.and_then(|all| all.get(CLUSTER)).and_then(Value::as_str) {
             Some(cluster) => name(cluster, pod),
             None => pod.to_owned(),
         };
         if let Some(value) = value {
-            let window = apimachinery::duration::nanos(text(&item["window"])).unwrap_or(0);
+            let window = apimachinery::duration::nanos(pointer::text(item, "/window")).unwrap_or(0);
             let sample = Sample { value, time: time(item), window: SignedDuration::from_nanos(window) };
             samples.insert(key, sample);
         }
@@ -92,10 +96,10 @@ pub(super) async fn of_pods(
         return Err("no metrics returned from custom metrics API".to_owned());
     }
     let sample = |item: &Value| {
-        let window = item["windowSeconds"].as_i64().or(item["window"].as_i64());
+        let window = pointer::number(item, "/windowSeconds").or(pointer::number(item, "/window"));
         let window = window.map_or(WINDOW, SignedDuration::from_secs);
-        let value = milli(&item["value"]).unwrap_or(0);
-        (text(&item["describedObject"]["name"]).to_owned(), Sample { value, time: time(item), window })
+        let value = item.get("value").and_then(milli).unwrap_or(0);
+        (pointer::owned(item, "/describedObject/name"), Sample { value, time: time(item), window })
     };
     Ok(items.iter().map(sample).collect())
 }
@@ -121,7 +125,7 @@ pub(super) async fn of_object(
         format!("namespaces/{namespace}/{}{group}/{}/{}", resource.plural, object.name, metric.name)
     };
     let list = custom(client, &path, &[], metric).await?;
-    let value = items(&list).first().and_then(|item| milli(&item["value"]));
+    let value = items(&list).first().and_then(|item| milli(item.get("value")?));
     value.ok_or_else(|| "no metrics returned from custom metrics API".to_owned())
 }
 
@@ -140,7 +144,7 @@ pub(super) async fn external(
     if items.is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
     }
-    Ok(items.iter().filter_map(|item| milli(&item["value"])).fold(0, i64::saturating_add))
+    Ok(items.iter().filter_map(|item| milli(item.get("value")?)).fold(0, i64::saturating_add))
 }
 
 async fn custom(
@@ -207,15 +211,11 @@ fn encoded(text: &str) -> String {
 }
 
 fn items(list: &Value) -> &[Value] {
-    list["items"].as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("")
+    pointer::list(list, "/items")
 }
 
 fn time(item: &Value) -> Timestamp {
-    text(&item["timestamp"]).parse().unwrap_or(Timestamp::UNIX_EPOCH)
+    pointer::text(item, "/timestamp").parse().unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 fn milli(amount: &Value) -> Option<i64> {

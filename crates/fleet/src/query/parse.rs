@@ -113,29 +113,29 @@ impl Query {
 /// Says whether a text fits a pattern in which `*` stands for anything and `?` for one character.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut at, mut place, mut star) = (0, 0, None);
-    while place < text.len() {
+    let (mut at, mut place, mut star) = (0_usize, 0_usize, None);
+    while let Some(letter) = text.get(place) {
         match pattern.get(at) {
             Some('*') => {
                 star = Some((at, place));
-                at += 1;
+                at = at.saturating_add(1);
             }
-            Some(letter) if *letter == '?' || *letter == text[place] => {
-                at += 1;
-                place += 1;
+            Some(wanted) if *wanted == '?' || wanted == letter => {
+                at = at.saturating_add(1);
+                place = place.saturating_add(1);
             }
             // The last star takes one character more.
             _ => match star {
                 Some((after, from)) => {
-                    at = after + 1;
-                    place = from + 1;
-                    star = Some((after, from + 1));
+                    at = after.saturating_add(1);
+                    place = from.saturating_add(1);
+                    star = Some((after, place));
                 }
                 None => return false,
             },
         }
     }
-    pattern[at..].iter().all(|letter| *letter == '*')
+    pattern.iter().skip(at).all(|letter| *letter == '*')
 }
 
 /// Splits a text at spaces outside of quotes.
@@ -168,9 +168,8 @@ fn term(word: &str) -> Result<Term, Error> {
     };
     let (name, rest) = word.split_at(at);
     let operators = ["!=", "!:", "<=", ">=", "<", ">", ":", "="];
-    let operator = operators.into_iter().find(|operator| rest.starts_with(operator));
-    let operator = operator.ok_or_else(|| Error::Value(name.to_owned()))?;
-    let value = &rest[operator.len()..];
+    let found = operators.into_iter().find_map(|operator| Some((operator, rest.strip_prefix(operator)?)));
+    let (operator, value) = found.ok_or_else(|| Error::Value(name.to_owned()))?;
     let not = operator.starts_with('!');
     if value.is_empty() {
         return Err(Error::Value(name.to_owned()));

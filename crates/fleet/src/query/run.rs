@@ -120,7 +120,7 @@ fn run_in(
                 let last = entries.last().filter(|_| entries.len() == piece);
                 after = last.map(|entry| entry.key().to_owned());
                 for entry in entries {
-                    answer.looked_at += 1;
+                    answer.looked_at = answer.looked_at.saturating_add(1);
                     if !query.terms.iter().all(|term| holds(term, &entry, now)) {
                         continue;
                     }
@@ -218,7 +218,8 @@ fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp) -> bool {
             entry.label(key).is_some_and(|value| patterns.is_empty() || any(patterns, value))
         }
         What::Younger { than, or_as_old } => {
-            let age = Duration::from_secs(u64::try_from(now.as_second() - facts.created).unwrap_or(0));
+            let seconds = now.as_second().saturating_sub(facts.created);
+            let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             age < *than || *or_as_old && age == *than
         }
     };
