@@ -356,6 +356,19 @@ fn difference(given: &Situation) -> Option<&'static str> {
     None
 }
 
+/// Takes away which pod it is that lacks a request, where more than one may.
+fn without_the_pod(mut answer: Value) -> Value {
+    for condition in answer["conditions"].as_array_mut().into_iter().flatten() {
+        let message = condition["message"].as_str().unwrap_or_default();
+        if let Some((what, _)) =
+            message.split_once(" in container ").filter(|(what, _)| what.contains("missing request"))
+        {
+            condition["message"] = json!(what);
+        }
+    }
+    answer
+}
+
 fn compare<'a>(cases: impl Iterator<Item = (&'a Situation, &'a Value)>) {
     let (mut same, mut known, mut different) = (0, BTreeMap::<&str, usize>::new(), Vec::new());
     for (given, answer) in cases {
@@ -363,6 +376,10 @@ fn compare<'a>(cases: impl Iterator<Item = (&'a Situation, &'a Value)>) {
         match (ours == theirs, difference(given)) {
             (true, _) => same += 1,
             (false, Some(why)) => *known.entry(why).or_default() += 1,
+            (false, None) if without_the_pod(ours.clone()) == without_the_pod(theirs.clone()) => {
+                let why = "the original looks at pods in no order, and names the first one without a request";
+                *known.entry(why).or_default() += 1;
+            }
             (false, None) => different.push(format!(
                 "situation: {}\n  ours:   {ours}\n  theirs: {theirs}",
                 serde_json::to_string(given).expect("a situation")
