@@ -8,6 +8,7 @@
 pub(crate) mod certificates;
 mod clients;
 mod listen;
+mod metrics;
 mod review;
 
 use std::io::Write as _;
@@ -22,6 +23,7 @@ use cli::registration::{self, Place};
 use tokio_util::sync::CancellationToken;
 
 use crate::environment::Environment;
+use crate::observability::{self, Topic};
 use crate::signals::Signals;
 
 /// Run Karmada's admission rules as a webhook server, for a control plane on kube-apiserver.
@@ -61,6 +63,9 @@ pub(crate) struct Arguments {
     /// Address for health probes without TLS; 0 for none.
     #[arg(long, value_name = "ADDRESS", default_value = ":8000")]
     health_probe_bind_address: String,
+    /// Address to serve /metrics on, without credentials; `:8080` is all interfaces, `0` is nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = "0")]
+    metrics_bind_address: String,
     /// The control plane's kubeconfig, for rules that look at other objects; by default KUBECONFIG or the file in the
     /// home directory.
     #[arg(long, value_name = "FILE")]
@@ -110,6 +115,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
     let reviewer = Arc::new(review::Reviewer::new(settings, environment, clients)?);
+    let metrics_address = observability::address(&arguments.metrics_bind_address)
+        .map_err(|error| anyhow::anyhow!("--metrics-bind-address: {error}"))?;
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let address = SocketAddr::new(arguments.bind_address, arguments.secure_port);
@@ -119,6 +126,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(address) = probe_address(&arguments.health_probe_bind_address)? {
         listen::health(address, stop.clone()).await?;
     }
+    runtime::metrics::introduce();
+    metrics::introduce();
+    observability::serve(&[(Topic::Metrics, metrics_address)], &stop).await?;
     tracing::info!(address = %bound, certificates = %arguments.cert_dir.display(), "ready");
     let signal = signals.next().await;
     tracing::info!("stopping: {signal}");
@@ -244,6 +254,13 @@ mod tests {
             "HTTP/1.1 200 OK",
             "kube-apiserver shows none here"
         );
+        let counted = runtime::metrics::render();
+        for (code, count) in [(401, 2), (200, 1)] {
+            let line = format!(
+                r#"controller_runtime_webhook_requests_total{{webhook="{path}",code="{code}"}} {count}"#
+            );
+            assert!(counted.contains(&line), "{line}");
+        }
         stop.cancel();
         serving.await.unwrap();
     }

@@ -25,6 +25,9 @@ pub type Counters<const N: usize, V = &'static str> = Family<Labels<N, V>, Count
 /// Histograms that differ by their labels.
 pub type Histograms<const N: usize, V = &'static str> = Family<Labels<N, V>, Histogram, fn() -> Histogram>;
 
+/// Gauges that differ by their labels.
+pub type Gauges<const N: usize, V = &'static str> = Family<Labels<N, V>, Gauge>;
+
 /// Adds the metrics of one area; to be called once each.
 pub fn add<T>(metrics: impl FnOnce(&mut Registry) -> T) -> T {
     metrics(&mut REGISTRY.lock())
@@ -67,4 +70,9 @@ pub fn introduce() {
 /// Returns a histogram whose buckets begin with 1 ms and double, as most of upstream's that measure seconds.
 pub fn seconds<const BUCKETS: u16>() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, BUCKETS))
+}
+
+/// Returns a histogram with the buckets that Prometheus' library for Go takes where nobody says otherwise.
+pub fn usual_seconds() -> Histogram {
+    Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
 }

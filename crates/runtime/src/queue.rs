@@ -441,6 +441,18 @@ mod tests {
         assert!(metrics.contains(line), "{metrics}");
     }
 
+    #[test]
+    fn what_dashboards_look_for_is_there_from_the_start() {
+        let _queue = Queue::<&str>::new("watched");
+        let metrics = crate::metrics::render();
+        for name in
+            ["reconcile_errors", "reconcile_panics", "terminal_reconcile_errors", "reconcile_timeouts"]
+        {
+            let line = format!(r#"controller_runtime_{name}_total{{controller="watched"}} 0"#);
+            assert!(metrics.contains(&line), "{line}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_panic_before_the_first_await_is_caught_as_well() {
         let told = worked_off("panicking at once", |attempt| {

@@ -14,6 +14,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::metrics;
 use super::review::Reviewer;
 
 /// The largest review that is read; an object is at most 3 MiB, and an update carries two.
@@ -56,8 +57,14 @@ impl Host for Reviews {
     }
 
     async fn answer(&self, chain: Self::Peer, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let asked = metrics::begin(request.uri().path());
         let answer = tokio::time::timeout(DEADLINE, serve(&self.0, request, &chain)).await;
-        answer.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT, "the review took too long"))
+        let answer =
+            answer.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT, "the review took too long"));
+        if let Some(asked) = asked {
+            asked.answered(answer.status());
+        }
+        answer
     }
 }
 

@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 use super::clients::Clients;
 use crate::environment::{Environment, Writer};
 
+/// Where bindings are converted.
+pub(super) const CONVERT: &str = "/convert";
+
 /// Judges reviews.
 #[derive(Debug)]
 pub(super) struct Reviewer {
@@ -49,12 +52,12 @@ impl Reviewer {
     /// Says whether a caller with these certificates is answered at a path. Conversions are for anybody: kube-apiserver
     /// shows no certificate for them, and they write nothing.
     pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
-        path == "/convert" || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
+        path == CONVERT || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
     }
 
     /// Answers a review that was sent to `path`; none if nothing is served there.
     pub(super) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
-        if path == "/convert" {
+        if path == CONVERT {
             return Some(convert(body));
         }
         let hook = HOOKS.iter().find(|hook| hook.path == path)?;

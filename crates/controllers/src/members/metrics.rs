@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use propagation::Object;
 use serde_json::Value;
 
-use runtime::metrics::{Histograms, Labels, add, seconds};
+use runtime::metrics::{Histograms, Labels, add, seconds, usual_seconds};
 
 type Member = Labels<1, String>;
 type MemberGauges = Family<Member, Gauge<f64, AtomicU64>>;
@@ -22,12 +22,6 @@ type Counts<const N: usize> = Family<Labels<N, String>, Gauge>;
 
 const CLUSTER: &str = "member_cluster";
 const BUCKETS: u16 = 12;
-/// What Prometheus takes where nobody says otherwise.
-const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-fn default_seconds() -> Histogram {
-    Histogram::new(DEFAULT_BUCKETS)
-}
 
 pub(super) struct Metrics {
     ready: MemberGauges,
@@ -53,7 +47,7 @@ pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         ready_nodes: Family::default(),
         allocatable: Default::default(),
         allocated: Default::default(),
-        looks: Family::new_with_constructor(default_seconds),
+        looks: Family::new_with_constructor(usual_seconds),
         works: Histograms::new_with_constructor(seconds::<BUCKETS>),
         created: Family::default(),
         updated: Family::default(),

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::Outcome;
-use crate::metrics::{Counters, Histograms, Labels, add};
+use crate::metrics::{Counters, Gauges, Histograms, add};
 
 /// Seconds from ten nanoseconds to a quarter of an hour, as Go's queues.
 fn waits() -> Histogram {
@@ -26,8 +26,6 @@ fn attempts() -> Histogram {
     ])
 }
 
-type Gauges<const N: usize> = prometheus_client::metrics::family::Family<Labels<N>, Gauge>;
-
 struct All {
     depth: Gauges<3>,
     adds: Counters<2>,
@@ -37,6 +35,9 @@ struct All {
     reconciled: Counters<2>,
     failed: Counters<1>,
     panicked: Counters<1>,
+    /// Dashboards look for these two. They stay 0: no key is given up for good, and no reconcile has a time limit.
+    given_up: Counters<1>,
+    timed_out: Counters<1>,
     reconciling: Histograms<1>,
     limit: Gauges<1>,
     active: Gauges<1>,
@@ -52,6 +53,8 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         reconciled: Counters::default(),
         failed: Counters::default(),
         panicked: Counters::default(),
+        given_up: Counters::default(),
+        timed_out: Counters::default(),
         reconciling: Histograms::new_with_constructor(attempts),
         limit: Gauges::default(),
         active: Gauges::default(),
@@ -74,6 +77,10 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         registry.register("controller_runtime_reconcile_errors", help, all.failed.clone());
         let help = "Reconciles per controller that panicked";
         registry.register("controller_runtime_reconcile_panics", help, all.panicked.clone());
+        let help = "Reconciles per controller that failed and are not tried again";
+        registry.register("controller_runtime_terminal_reconcile_errors", help, all.given_up.clone());
+        let help = "Reconciles per controller that took longer than they may";
+        registry.register("controller_runtime_reconcile_timeouts", help, all.timed_out.clone());
         let help = "How long in seconds a reconcile takes";
         registry.register("controller_runtime_reconcile_time_seconds", help, all.reconciling.clone());
         let help = "How many reconciles may run at once; 0 stands for any number";
@@ -103,6 +110,9 @@ impl Metrics {
     pub(super) fn new(name: &'static str) -> Self {
         let (queue, controller) = ([("name", name), ("controller", name)], [("controller", name)]);
         let result = |result| [("controller", name), ("result", result)];
+        for never in [&ALL.given_up, &ALL.timed_out] {
+            drop(never.get_or_create(&controller));
+        }
         Self {
             depth: ALL.depth.get_or_create_owned(&[("name", name), ("controller", name), ("priority", "0")]),
             adds: ALL.adds.get_or_create_owned(&queue),
