@@ -27,7 +27,7 @@ pub const SKIPPED_NAMESPACES_DEFAULT: &str = "kube-.*";
 /// Name of the ConfigMap in kube-system that is never propagated.
 pub const EXTENSION_APISERVER_AUTHENTICATION: &str = "extension-apiserver-authentication";
 
-/// API groups whose objects are never propagated.
+/// API groups whose objects policies never propagate.
 pub const SKIPPED_API_GROUPS: &[&str] = &[
     "cluster.karmada.io",
     "policy.karmada.io",
@@ -40,7 +40,7 @@ pub const SKIPPED_API_GROUPS: &[&str] = &[
     "events.k8s.io",
 ];
 
-/// API versions whose objects are never propagated, besides core/v1 Events.
+/// API versions whose objects policies never propagate, besides core/v1 Events.
 pub const SKIPPED_API_VERSIONS: &[&str] = &["coordination.k8s.io/v1"];
 
 /// The scheduler that policies get unless they name another.

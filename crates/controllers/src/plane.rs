@@ -17,6 +17,7 @@ pub(crate) mod detector;
 mod metrics;
 mod mirrored;
 pub(crate) mod namespaces;
+mod override_events;
 mod policies;
 pub(crate) mod quotas;
 mod removals;

@@ -420,6 +420,57 @@ async fn what_a_template_refers_to_travels_along_and_goes_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_template_refers_to_travels_along_although_policies_pass_over_its_kind() {
+    let mut plane = Plane::start().await;
+    plane.stop_controllers().await;
+    let skip = propagation::skip::SkipRules::new("v1/ConfigMap", ["kube-.*"]).expect("a rule");
+    plane.run_with(controllers::Settings { skip, ..controllers::Settings::default() });
+    let maps: Api<ConfigMap> = plane.api();
+    let mut template = deployment(1);
+    template["spec"]["template"]["spec"]["volumes"] =
+        json!([{"name": "settings", "configMap": {"name": "settings"}}]);
+    let mut both = policy(&["m1"]);
+    both["spec"]["propagateDeps"] = true.into();
+    both["spec"]["resourceSelectors"] = json!([
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "nginx"},
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+    ]);
+    plane.create(&plane.api::<PropagationPolicy>(), both).await;
+    for name in ["settings", "other"] {
+        plane
+            .create(&maps, json!({"metadata": {"name": name, "namespace": "default"}, "data": {"key": "a"}}))
+            .await;
+    }
+    plane.create(&plane.api::<Deployment>(), template).await;
+    let carried = |value: &'static str| {
+        let works = plane.works("m1");
+        async move {
+            let works = works.list(&ListParams::default()).await.ok()?.items;
+            works.into_iter().find(|work| work.spec.workload.manifests[0]["data"]["key"] == value)
+        }
+    };
+    until_some("a Work of the ConfigMap", || carried("a")).await;
+    let change = Patch::Merge(json!({"data": {"key": "b"}}));
+    maps.patch("settings", &PatchParams::default(), &change).await.expect("accepted");
+    until_some("its change in the Work", || carried("b")).await;
+
+    let bindings: Api<ResourceBinding> = plane.api();
+    let mut names: Vec<String> = bindings
+        .list(&ListParams::default())
+        .await
+        .expect("the API answers")
+        .items
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["nginx-deployment", "settings-configmap"], "the policy takes no ConfigMap");
+    let attached = bindings.get("settings-configmap").await.expect("the attached binding exists");
+    assert_eq!(attached.spec.placement, None);
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kind_that_appears_later_waits_for_its_cluster_and_is_placed_when_it_joins() {
     let plane = Plane::start().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client.clone());

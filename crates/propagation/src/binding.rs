@@ -148,18 +148,26 @@ fn merge_suspension(existing: Option<Suspension>, policy: &PropagationSpec) -> O
     }
 }
 
+/// Returns what the interpreter is asked about a template: its components, its replicas, or nothing.
+pub fn interpreted(inputs: &Inputs<'_>) -> Option<Operation> {
+    let supports = |operation| inputs.interpreter.supports(&inputs.template.gvk(), operation);
+    let asks_components = inputs.features.enabled(features::MULTIPLE_POD_TEMPLATES_SCHEDULING);
+    if asks_components && supports(Operation::InterpretComponent) {
+        return Some(Operation::InterpretComponent);
+    }
+    supports(Operation::InterpretReplica).then_some(Operation::InterpretReplica)
+}
+
 async fn interpret_replicas(inputs: &Inputs<'_>, spec: &mut ResourceBindingSpec) -> Result<()> {
     let Inputs { template, interpreter, features, .. } = inputs;
-    let kind = template.gvk();
     let failed = |source| Error::Interpret { object: template.describe(), source };
-    if features.enabled(features::MULTIPLE_POD_TEMPLATES_SCHEDULING)
-        && interpreter.supports(&kind, Operation::InterpretComponent)
-    {
-        spec.components = interpreter.get_components(template).await.map_err(failed)?;
-        return Ok(());
-    }
-    if !interpreter.supports(&kind, Operation::InterpretReplica) {
-        return Ok(());
+    match interpreted(inputs) {
+        None => return Ok(()),
+        Some(Operation::InterpretComponent) => {
+            spec.components = interpreter.get_components(template).await.map_err(failed)?;
+            return Ok(());
+        }
+        Some(_) => {}
     }
     let replicas = interpreter.get_replicas(template).await.map_err(failed)?;
     spec.replicas = replicas.count;

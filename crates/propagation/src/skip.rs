@@ -1,4 +1,5 @@
-//! What is never propagated: kinds of the control plane itself, and namespaces that are nobody's workload.
+//! What policies pass over: kinds of the control plane itself, and namespaces that are nobody's workload. What a template
+//! depends on is brought along with it nevertheless, as upstream.
 
 use api::constants::{
     EXTENSION_APISERVER_AUTHENTICATION, NAMESPACE_KUBE_SYSTEM, SKIPPED_API_GROUPS, SKIPPED_API_VERSIONS,

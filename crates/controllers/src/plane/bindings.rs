@@ -33,12 +33,11 @@ use super::both::{self, Bindings};
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::{BindingKey, Plane, Start, StoredBinding, removals};
+use super::{BindingKey, Plane, Start, StoredBinding, override_events, removals};
 pub(super) use decide::cluster_of;
 use decide::{Deletion, Place, Plan, Then, View};
 
 const WORKERS: usize = 8;
-const OVERRIDES: &str = "override-manager";
 
 struct Controller<B> {
     bindings: Bindings<B>,
@@ -317,12 +316,7 @@ impl<B: StoredBinding> Controller<B> {
         let rendered = self.render_one(renderer, template, target, &cluster).await?;
         let written = self.plane.works.ensure(&self.plane.writer, &rendered.work).await?;
         if written {
-            for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
-                let message =
-                    format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
-                let reason = reasons::APPLY_OVERRIDE_POLICY_SUCCEED;
-                self.plane.events.normal(OVERRIDES, template, reason, message);
-            }
+            override_events::applied(&self.plane.events, template, &target.name, &rendered.applied);
         }
         Ok(written)
     }
@@ -336,9 +330,8 @@ impl<B: StoredBinding> Controller<B> {
     ) -> Result<Rendered, Error> {
         let revised = renderer.revise(target).await.map_err(Error::decision)?;
         let result = renderer.render(target, revised, cluster, &self.plane.overrides.read());
-        if let Err(error @ propagation::Error::Override { .. }) = &result {
-            let reason = reasons::APPLY_OVERRIDE_POLICY_FAILED;
-            self.plane.events.warning(OVERRIDES, template, reason, error.to_string());
+        if let Err(error) = &result {
+            override_events::failed(&self.plane.events, template, error);
         }
         result.map_err(Error::decision)
     }

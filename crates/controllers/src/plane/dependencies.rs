@@ -1,6 +1,7 @@
 //! Brings along what a template needs beside it: the objects it refers to get bindings that follow its clusters.
 //!
-//! Watches: ResourceBindings, templates that bindings depend on.
+//! Watches: ResourceBindings, objects that bindings depend on, also those that policies pass over
+//! (`--skipped-propagating-apis` and `-namespaces`): these are brought along all the same, as upstream.
 //! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
 //! label that names who requires them. What becomes of a binding and of those attached to it is decided in `decide`.
 
@@ -83,7 +84,7 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Distributor> {
             }
         }
     });
-    plane.templates.subscribe({
+    plane.templates.subscribe_to_all({
         let distributor = Arc::clone(&distributor);
         move |change| {
             if let (Some(old), Some(new)) = (&change.old, &change.new)
@@ -131,6 +132,16 @@ impl Distributor {
             .collect()
     }
 
+    /// Returns the same bindings with what decides about them.
+    fn attached(&self, binding: &ResourceBinding) -> Vec<Attached> {
+        let all = self.attached_to(binding).into_iter().map(|attached| Attached {
+            object: self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource)),
+            referrers: self.referrers(&attached),
+            binding: attached,
+        });
+        all.collect()
+    }
+
     async fn wanted(&self, template: &Value) -> Wanted {
         let interpreter = &self.plane.interpreter;
         if !interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
@@ -154,14 +165,19 @@ impl Distributor {
             name: dependency.name.clone(),
             ..ObjectReference::default()
         };
+        let (templates, kind) = (&self.plane.templates, TemplateKey::of_reference(&reference).kind);
+        let all_are_known = templates.need(&kind)?;
         if !dependency.name.is_empty() {
-            return Ok(self.plane.templates.fetch(&reference).await?.into_iter().collect());
+            return Ok(templates.fetch(&reference).await?.into_iter().collect());
         }
         if dependencies::selector(dependency).map_err(Error::decision)?.is_none() {
             return Err(Error::decision(propagation::Error::EmptyDependency));
         }
+        if !all_are_known {
+            return Err(Error::Waiting(format!("for the objects of {kind}")));
+        }
         let mut found = Vec::new();
-        for object in self.plane.templates.all(&TemplateKey::of_reference(&reference).kind) {
+        for object in templates.all(&kind) {
             if dependencies::refers_to(dependency, &object).map_err(Error::decision)? {
                 found.push(object);
             }
@@ -172,12 +188,7 @@ impl Distributor {
     fn needed(&self, binding: &ResourceBinding, object: Arc<Value>) -> Needed {
         let built = dependencies::build_attached(binding, &object);
         let existing = self.plane.mirrors.bindings.find(&Key::of(&built));
-        Needed {
-            skipped: self.plane.templates.skip().skips(&object),
-            referrers: self.referrers(existing.as_deref().unwrap_or(&built)),
-            existing,
-            object,
-        }
+        Needed { referrers: self.referrers(existing.as_deref().unwrap_or(&built)), existing, object }
     }
 
     /// Returns the bindings that require `attached`, as far as they exist.
@@ -292,25 +303,20 @@ impl Reconcile for Distributor {
 
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
         let Some(binding) = self.plane.mirrors.bindings.find(key) else { return Ok(None) };
-        let attached = self.attached_to(&binding).into_iter().map(|attached| Attached {
-            object: self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource)),
-            referrers: self.referrers(&attached),
-            binding: attached,
-        });
         let mut view = View {
-            attached: attached.collect(),
+            attached: Vec::new(),
             template: None,
             wanted: Wanted::Unsupported,
             needed: Vec::new(),
             failures: Vec::new(),
             binding,
         };
-        if decide::next(&view.binding) != Next::Distribute {
-            return Ok(Some(view));
+        if decide::next(&view.binding) == Next::Distribute {
+            view.template = self.plane.templates.fetch(&view.binding.spec.resource).await?;
         }
-        view.template = self.plane.templates.fetch(&view.binding.spec.resource).await?;
-        let Some(template) = &view.template else { return Ok(Some(view)) };
-        view.wanted = self.wanted(template).await;
+        if let Some(template) = &view.template {
+            view.wanted = self.wanted(template).await;
+        }
         if let Wanted::These(wanted) = &view.wanted {
             for dependency in wanted {
                 match self.objects(dependency).await {
@@ -318,10 +324,13 @@ impl Reconcile for Distributor {
                         view.needed
                             .extend(objects.into_iter().map(|object| self.needed(&view.binding, object)));
                     }
+                    // What is not known yet looks like what is gone, and would be detached.
+                    Err(error @ Error::Waiting(_)) => return Err(error),
                     Err(error) => view.failures.push(error.to_string()),
                 }
             }
         }
+        view.attached = self.attached(&view.binding);
         Ok(Some(view))
     }
 

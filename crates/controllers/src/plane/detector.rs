@@ -214,7 +214,10 @@ impl Detector {
     }
 
     fn look(&self, key: &TemplateKey, touch: Touch) -> View {
-        let template = self.plane.templates.get(key);
+        let templates = &self.plane.templates;
+        // What policies pass over may be mirrored for templates that depend on it; nobody claims it.
+        let template =
+            templates.get(key).filter(|found| Claim::read(found).is_some() || !templates.skip().skips(found));
         let held = template.as_deref().and_then(Claim::read).map(|claim| {
             let mirrors = &self.plane.mirrors;
             let policy = match &claim.holder {
@@ -384,13 +387,16 @@ impl Detector {
         touch: Touch,
     ) -> Result<bool, Error> {
         let template = inputs.template;
-        let counts_replicas = self.plane.interpreter.supports(&template.gvk(), Operation::InterpretReplica);
+        let interpreted = binding::interpreted(inputs);
         let mut desired: B = match binding::build(inputs).await {
             Ok(desired) => desired,
             Err(error) => {
                 if let propagation::Error::Interpret { .. } = &error {
-                    let message = error.to_string();
-                    self.plane.events.warning(COMPONENT, template, reasons::GET_REPLICAS_FAILED, message);
+                    let reason = match interpreted {
+                        Some(Operation::InterpretComponent) => reasons::GET_COMPONENTS_FAILED,
+                        _ => reasons::GET_REPLICAS_FAILED,
+                    };
+                    self.plane.events.warning(COMPONENT, template, reason, error.to_string());
                 }
                 return Err(Error::decision(error));
             }
@@ -424,9 +430,13 @@ impl Detector {
                 true
             }
         };
-        if written && counts_replicas {
-            let message = format!("Get replicas of {} succeed", template.describe());
-            self.plane.events.normal(COMPONENT, template, reasons::GET_REPLICAS_SUCCEED, message);
+        if let (true, Some(operation)) = (written, interpreted) {
+            let (what, reason) = match operation {
+                Operation::InterpretComponent => ("components", reasons::GET_COMPONENTS_SUCCEED),
+                _ => ("replicas", reasons::GET_REPLICAS_SUCCEED),
+            };
+            let message = format!("Get {what} of {} succeed", template.describe());
+            self.plane.events.normal(COMPONENT, template, reason, message);
         }
         Ok(written)
     }

@@ -15,13 +15,13 @@ use api::labels::annotations::APPLIED_CLUSTER_OVERRIDES;
 use apimachinery::gvk::Gvk;
 use futures::future::join_all;
 use jiff::Timestamp;
-use propagation::overrides::{Overrides, record};
+use propagation::overrides::{Applied, Overrides, record};
 use propagation::render::DesiredWork;
 use propagation::{Object, Reference as _};
 use serde_json::Value;
 
 use super::templates::TemplateKey;
-use super::{Plane, Start};
+use super::{Plane, Start, override_events};
 use runtime::{Error, Outcome, Queue, Reconcile, controller};
 
 /// Upstream has one worker; each looks after all clusters of a namespace at once, so that few are enough.
@@ -164,14 +164,25 @@ impl Reconcile for Controller {
 
 impl Controller {
     async fn ensure_work(&self, namespace: &Value, cluster: &Cluster) -> Result<(), Error> {
-        let work = desired(namespace, cluster, &self.plane.overrides.read()).map_err(Error::decision)?;
-        self.plane.works.ensure(&self.plane.writer, &work).await?;
+        let events = &self.plane.events;
+        let (work, applied) = desired(namespace, cluster, &self.plane.overrides.read()).map_err(|error| {
+            override_events::failed(events, namespace, &error);
+            Error::decision(error)
+        })?;
+        if self.plane.works.ensure(&self.plane.writer, &work).await? {
+            let name = cluster.metadata.name.as_deref().unwrap_or("");
+            override_events::applied(events, namespace, name, &applied);
+        }
         Ok(())
     }
 }
 
-/// Returns the Work that brings a namespace to a cluster.
-fn desired(namespace: &Value, cluster: &Cluster, overrides: &Overrides) -> propagation::Result<DesiredWork> {
+/// Returns the Work that brings a namespace to a cluster, and the overrides that it is made with.
+fn desired(
+    namespace: &Value,
+    cluster: &Cluster,
+    overrides: &Overrides,
+) -> propagation::Result<(DesiredWork, Applied)> {
     let name = cluster.metadata.name.as_deref().unwrap_or("");
     let mut manifest = namespace.clone();
     let applied = overrides
@@ -182,7 +193,7 @@ fn desired(namespace: &Value, cluster: &Cluster, overrides: &Overrides) -> propa
         annotations.insert(APPLIED_CLUSTER_OVERRIDES.to_owned(), record);
     }
     let work = DesiredWork::new(name, manifest, BTreeMap::new(), annotations)?;
-    Ok(work.owned_by(namespace.controller_reference()))
+    Ok((work.owned_by(namespace.controller_reference()), applied))
 }
 
 #[cfg(test)]
@@ -230,8 +241,9 @@ mod tests {
     #[test]
     fn its_work_belongs_to_it_and_carries_no_status() {
         let status = json!({ "status": { "phase": "Active" } });
-        let work =
+        let (work, applied) =
             desired(&namespace(status), &cluster("m1", "True", json!({})), &Overrides::default()).unwrap();
+        assert_eq!(applied, Applied::default());
         let made = work.create();
         assert_eq!(made.metadata.namespace.as_deref(), Some("karmada-es-m1"));
         let owner = &made.metadata.owner_references.unwrap()[0];
@@ -253,7 +265,8 @@ mod tests {
         }));
         let mut overrides = Overrides::default();
         overrides.insert_cluster(Arc::new(policy));
-        let work = desired(&namespace(json!({})), &cluster("m1", "True", json!({})), &overrides).unwrap();
+        let (work, _) =
+            desired(&namespace(json!({})), &cluster("m1", "True", json!({})), &overrides).unwrap();
         let made = work.create();
         let record = made.metadata.annotations.unwrap().remove(APPLIED_CLUSTER_OVERRIDES).expect("a record");
         assert!(record.contains("\"p\""), "{record}");

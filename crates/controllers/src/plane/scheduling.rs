@@ -239,6 +239,10 @@ impl Controller {
     /// Wakes a binding that could not be placed. One with ordered affinities waits for the clusters of all of them.
     fn push_waiting<B: Scheduled>(&self, binding: Option<Arc<B>>, cluster: &ChangedCluster, now: Timestamp) {
         let Some(binding) = binding else { return };
+        // It may have been suspended, or have lost its policy, after it could not be placed.
+        if !trigger::is_watched(&self.settings.name, binding.seen()) {
+            return;
+        }
         let placement = binding.spec().placement.as_ref();
         let ordered = placement.is_some_and(|placement| !placement.cluster_affinities.is_empty());
         if ordered || cluster.concerns(&self.settings.name, binding.seen()) {

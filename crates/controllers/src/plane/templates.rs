@@ -3,6 +3,10 @@
 //! Kinds are discovered at the start, whenever a definition or an aggregated API changes, and now and then, in case
 //! a server announces a kind late. A kind that discovery no longer shows is forgotten; nothing is concluded about
 //! its objects.
+//!
+//! What policies pass over ([`SkipRules`]) may still be needed by templates. A kind that they pass over is mirrored once
+//! a template depends on an object of it ([`Templates::need`]); most never are. Namespaces that they pass over are
+//! mirrored with the others, and nobody but [`Templates::subscribe_to_all`] is told of what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,15 +69,28 @@ pub(crate) struct Templates {
     client: Client,
     skip: SkipRules,
     kinds: RwLock<BTreeMap<Gvk, Kind>>,
+    /// Kinds that are served, that policies pass over and that no template depends on. They are not mirrored.
+    passed_over: RwLock<BTreeMap<Gvk, Served>>,
+    /// Kinds that policies pass over and that a template has depended on. As upstream, they are mirrored from then on.
+    needed: RwLock<BTreeSet<Gvk>>,
     subscribers: RwLock<Vec<Told>>,
+    /// Those who are also told of what policies pass over.
+    subscribers_to_all: RwLock<Vec<Told>>,
     definitions_changed: Notify,
     discovered: watch::Sender<bool>,
 }
 
-#[derive(Clone)]
-struct Kind {
+/// A kind that the server has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Served {
     resource: ApiResource,
     namespaced: bool,
+}
+
+/// A kind whose objects are mirrored.
+#[derive(Clone)]
+struct Kind {
+    served: Served,
     mirror: Arc<Mirror<Mirrored>>,
     stop: CancellationToken,
 }
@@ -84,7 +101,10 @@ impl Templates {
             client,
             skip,
             kinds: RwLock::default(),
+            passed_over: RwLock::default(),
+            needed: RwLock::default(),
             subscribers: RwLock::default(),
+            subscribers_to_all: RwLock::default(),
             definitions_changed: Notify::new(),
             discovered: watch::Sender::new(false),
         })
@@ -95,8 +115,32 @@ impl Templates {
         self.subscribers.write().push(Box::new(told));
     }
 
+    /// As [`Self::subscribe`], and on every change of what policies pass over, as far as it is mirrored.
+    pub(crate) fn subscribe_to_all(&self, told: impl Fn(&Change<Value>) + Send + Sync + 'static) {
+        self.subscribers_to_all.write().push(Box::new(told));
+    }
+
     pub(crate) fn skip(&self) -> &SkipRules {
         &self.skip
+    }
+
+    /// Has the objects of a kind mirrored that templates depend on, also if policies pass it over. Returns whether all of
+    /// them are known; if not, they soon are.
+    pub(crate) fn need(&self, kind: &Gvk) -> Result<bool, Error> {
+        if !self.skip.skips_kind(kind) {
+            return Ok(true);
+        }
+        if let Some(mirrored) = self.kinds.read().get(kind) {
+            return Ok(mirrored.mirror.is_synced());
+        }
+        // What is not served is not remembered: templates may name any kind.
+        if !self.passed_over.read().contains_key(kind) {
+            return Err(Error::UnknownKind(kind.to_string()));
+        }
+        if self.needed.write().insert(kind.clone()) {
+            self.definitions_changed.notify_one();
+        }
+        Ok(false)
     }
 
     /// Returns the mirrored template; of one that no policy claims, its head.
@@ -121,9 +165,9 @@ impl Templates {
         {
             return Ok(Some(template));
         }
-        let kind = self.kind(&key.kind)?;
-        match self.api(&kind, &key.namespace).get(&key.name).await {
-            Ok(object) => Ok(Some(Arc::new(tree(object, &kind.resource)))),
+        let served = self.served(&key.kind)?;
+        match self.api(&served, &key.namespace).get(&key.name).await {
+            Ok(object) => Ok(Some(Arc::new(tree(object, &served.resource)))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -131,10 +175,10 @@ impl Templates {
 
     /// Patches a template; returns it as it now is, or nothing if it is gone.
     pub(crate) async fn patch(&self, key: &TemplateKey, patch: Value) -> Result<Option<Value>, Error> {
-        let kind = self.kind(&key.kind)?;
-        let api = self.api(&kind, &key.namespace);
+        let served = self.served(&key.kind)?;
+        let api = self.api(&served, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Ok(object) => Ok(Some(tree(object, &kind.resource))),
+            Ok(object) => Ok(Some(tree(object, &served.resource))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -143,9 +187,9 @@ impl Templates {
     /// As [`Self::patch`], unless it would change nothing: the mirror may not show yet what was written a moment ago, so the
     /// server is asked.
     pub(crate) async fn patch_unless_equal(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
-        let kind = self.kind(&key.kind)?;
-        let Some(found) = self.api(&kind, &key.namespace).get_opt(&key.name).await? else { return Ok(()) };
-        let found = tree(found, &kind.resource);
+        let served = self.served(&key.kind)?;
+        let Some(found) = self.api(&served, &key.namespace).get_opt(&key.name).await? else { return Ok(()) };
+        let found = tree(found, &served.resource);
         if is_news(&found, &patch) {
             self.patch(key, patch).await?;
         }
@@ -154,8 +198,8 @@ impl Templates {
 
     /// Patches a template's status; that it is gone is fine.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
-        let kind = self.kind(&key.kind)?;
-        let api = self.api(&kind, &key.namespace);
+        let served = self.served(&key.kind)?;
+        let api = self.api(&served, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -163,15 +207,18 @@ impl Templates {
         }
     }
 
-    fn kind(&self, kind: &Gvk) -> Result<Kind, Error> {
-        self.kinds.read().get(kind).cloned().ok_or_else(|| Error::UnknownKind(kind.to_string()))
+    fn served(&self, kind: &Gvk) -> Result<Served, Error> {
+        let mirrored = self.kinds.read().get(kind).map(|known| known.served.clone());
+        mirrored
+            .or_else(|| self.passed_over.read().get(kind).cloned())
+            .ok_or_else(|| Error::UnknownKind(kind.to_string()))
     }
 
-    fn api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
-        if kind.namespaced {
-            Api::namespaced_with(self.client.clone(), namespace, &kind.resource)
+    fn api(&self, served: &Served, namespace: &str) -> Api<DynamicObject> {
+        if served.namespaced {
+            Api::namespaced_with(self.client.clone(), namespace, &served.resource)
         } else {
-            Api::all_with(self.client.clone(), &kind.resource)
+            Api::all_with(self.client.clone(), &served.resource)
         }
     }
 
@@ -215,6 +262,7 @@ impl Templates {
             }
         }
         self.subscribers.write().clear();
+        self.subscribers_to_all.write().clear();
     }
 
     async fn discover(self: &Arc<Self>, supervisor: &Supervisor) -> Result<(), Error> {
@@ -224,10 +272,13 @@ impl Templates {
             Err(_) => Discovery::new(self.client.clone()).run().await?,
         };
         let known = self.kinds.read().keys().cloned().collect();
-        let Changes { appeared, vanished } = changes(&known, preferred(&discovery), &self.skip);
-        for (gvk, resource, namespaced) in appeared {
-            self.start(gvk, resource, namespaced, supervisor);
+        let needed = self.needed.read().clone();
+        let Changes { appeared, vanished, passed_over } =
+            changes(&known, preferred(&discovery), &self.skip, &needed);
+        for (gvk, served) in appeared {
+            self.start(gvk, served, supervisor);
         }
+        *self.passed_over.write() = passed_over;
         for gvk in vanished {
             if let Some(kind) = self.kinds.write().remove(&gvk) {
                 tracing::debug!(kind = %gvk, "no longer served");
@@ -237,17 +288,17 @@ impl Templates {
         Ok(())
     }
 
-    fn start(self: &Arc<Self>, gvk: Gvk, resource: ApiResource, namespaced: bool, supervisor: &Supervisor) {
+    fn start(self: &Arc<Self>, gvk: Gvk, served: Served, supervisor: &Supervisor) {
         tracing::debug!(kind = %gvk, "watched");
         let mirror = self.mirror(&gvk);
-        let kind = Kind { resource, namespaced, mirror, stop: supervisor.token().child_token() };
+        let kind = Kind { served, mirror, stop: supervisor.token().child_token() };
         self.kinds.write().insert(gvk, kind.clone());
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        let name = format!("mirror/{}", kind.resource.plural);
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.served.resource);
+        let name = format!("mirror/{}", kind.served.resource.plural);
         supervisor.keep_until(name, kind.stop.clone(), move || {
-            let (Kind { resource, mirror, stop, .. }, api) = (kind.clone(), api.clone());
+            let (Kind { served, mirror, stop }, api) = (kind.clone(), api.clone());
             async move {
-                let convert = |object| Mirrored::new(tree(object, &resource));
+                let convert = |object| Mirrored::new(tree(object, &served.resource));
                 mirror.follow(api, watcher::Config::default(), stop, convert).await;
             }
         });
@@ -269,11 +320,15 @@ impl Templates {
                     Some(new) => kept.value_before(new, &gvk),
                     None => kept.value(&gvk),
                 });
-                if new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object)) {
-                    return;
-                }
+                let skipped =
+                    new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object));
                 let change = Change { key: change.key, old, new, ours: change.ours, initial: change.initial };
-                for told in templates.subscribers.read().iter() {
+                if !skipped {
+                    for told in templates.subscribers.read().iter() {
+                        told(&change);
+                    }
+                }
+                for told in templates.subscribers_to_all.read().iter() {
                     told(&change);
                 }
             }
@@ -299,26 +354,32 @@ impl Templates {
     pub(crate) fn learn(self: &Arc<Self>, group: &str, version: &str, kind: &str, namespaced: bool) {
         let resource = ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(group, version, kind));
         let mirror = self.mirror(&Gvk::new(group, version, kind));
-        let kind_of = Kind { resource, namespaced, mirror, stop: CancellationToken::new() };
+        let served = Served { resource, namespaced };
+        let kind_of = Kind { served, mirror, stop: CancellationToken::new() };
         self.kinds.write().insert(Gvk::new(group, version, kind), kind_of);
+    }
+
+    fn learned(&self, kind: &Gvk) -> Arc<Mirror<Mirrored>> {
+        let mirror = self.kinds.read().get(kind).map(|known| Arc::clone(&known.mirror));
+        mirror.expect("a kind that was learned of")
     }
 
     /// Puts in a template as the server has it.
     pub(crate) fn note(&self, template: &Value) {
-        let kind = self.kind(&template.gvk()).expect("a kind that was learned of");
         let key = runtime::Key::new(template.namespace(), template.name());
-        kind.mirror.put(&key, template.resource_version(), Arc::new(Mirrored::new(template.clone())));
+        let kept = Arc::new(Mirrored::new(template.clone()));
+        self.learned(&template.gvk()).put(&key, template.resource_version(), kept);
     }
 
     /// Forgets a template.
     pub(crate) fn forget(&self, template: &Value) {
-        let kind = self.kind(&template.gvk()).expect("a kind that was learned of");
-        kind.mirror.remove(&runtime::Key::new(template.namespace(), template.name()), 0);
+        let key = runtime::Key::new(template.namespace(), template.name());
+        self.learned(&template.gvk()).remove(&key, 0);
     }
 }
 
 /// Returns each resource once, in the version the server prefers for it, if it can be listed, watched and deleted.
-fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
+fn preferred(discovery: &Discovery) -> Vec<Served> {
     let mut found = Vec::new();
     for group in discovery.groups() {
         let mut seen = BTreeSet::new();
@@ -329,7 +390,7 @@ fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
                     .into_iter()
                     .all(|verb| capabilities.supports_operation(verb));
                 if seen.insert(resource.plural.clone()) && usable {
-                    found.push((resource, capabilities.scope == Scope::Namespaced));
+                    found.push(Served { resource, namespaced: capabilities.scope == Scope::Namespaced });
                 }
             }
         }
@@ -340,20 +401,24 @@ fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
 /// How the kinds that are served differ from those that are mirrored.
 #[derive(Debug, PartialEq, Eq)]
 struct Changes {
-    appeared: Vec<(Gvk, ApiResource, bool)>,
+    appeared: Vec<(Gvk, Served)>,
     vanished: Vec<Gvk>,
+    /// What is served and not mirrored.
+    passed_over: BTreeMap<Gvk, Served>,
 }
 
-fn changes(known: &BTreeSet<Gvk>, served: Vec<(ApiResource, bool)>, skip: &SkipRules) -> Changes {
-    let (mut seen, mut appeared) = (BTreeSet::new(), Vec::new());
-    for (resource, namespaced) in served {
-        let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
+fn changes(known: &BTreeSet<Gvk>, served: Vec<Served>, skip: &SkipRules, needed: &BTreeSet<Gvk>) -> Changes {
+    let (mut seen, mut appeared, mut passed_over) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
+    for one in served {
+        let gvk = Gvk::new(&one.resource.group, &one.resource.version, &one.resource.kind);
         // Two resources of one kind are the same objects.
-        if !skip.skips_kind(&gvk) && seen.insert(gvk.clone()) && !known.contains(&gvk) {
-            appeared.push((gvk, resource, namespaced));
+        if skip.skips_kind(&gvk) && !needed.contains(&gvk) {
+            passed_over.entry(gvk).or_insert(one);
+        } else if seen.insert(gvk.clone()) && !known.contains(&gvk) {
+            appeared.push((gvk, one));
         }
     }
-    Changes { appeared, vanished: known.difference(&seen).cloned().collect() }
+    Changes { appeared, vanished: known.difference(&seen).cloned().collect(), passed_over }
 }
 
 /// Items of a list do not say what they are.
@@ -380,9 +445,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Settings;
+    use crate::world::World;
 
-    fn resource(group: &str, version: &str, kind: &str) -> (ApiResource, bool) {
-        (ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), true)
+    fn resource(group: &str, version: &str, kind: &str) -> Served {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        Served { resource, namespaced: true }
     }
 
     #[test]
@@ -436,10 +504,74 @@ mod tests {
             ),
         ];
         for (name, known, served, appeared, vanished) in cases {
-            let found = changes(&known, served, &SkipRules::with_defaults());
-            let names: Vec<Gvk> = found.appeared.into_iter().map(|(gvk, _, _)| gvk).collect();
+            let found = changes(&known, served, &SkipRules::with_defaults(), &BTreeSet::new());
+            let names: Vec<Gvk> = found.appeared.into_iter().map(|(gvk, _)| gvk).collect();
             assert_eq!((names, found.vanished), (appeared, vanished), "{name}");
         }
+    }
+
+    #[test]
+    fn a_kind_that_policies_pass_over_is_mirrored_if_templates_depend_on_it() {
+        let skip = SkipRules::new("v1/ConfigMap", []).expect("a rule");
+        let (none, this) = (BTreeSet::new(), BTreeSet::from([Gvk::new("", "v1", "ConfigMap")]));
+        let served = || vec![resource("", "v1", "ConfigMap")];
+        let cases = [
+            ("nobody needs it", &none, &none, (0, 0, 1)),
+            ("somebody needs it", &none, &this, (1, 0, 0)),
+            ("it is mirrored", &this, &this, (0, 0, 0)),
+        ];
+        for (name, known, needed, expected) in cases {
+            let found = changes(known, served(), &skip, needed);
+            let counts = (found.appeared.len(), found.vanished.len(), found.passed_over.len());
+            assert_eq!(counts, expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_told_of_what_policies_pass_over() {
+        let cases = [
+            ("nothing", SkipRules::new("", []), vec!["templates", "all"]),
+            ("its kind", SkipRules::new("v1/ConfigMap", []), vec!["all"]),
+            ("its namespace", SkipRules::new("", ["world-.*"]), vec!["all"]),
+        ];
+        for (name, skip, expected) in cases {
+            let settings = Settings { skip: skip.expect("a rule"), ..Settings::default() };
+            let world = World::with(settings).await;
+            let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+            world.plane.templates.subscribe({
+                let told = Arc::clone(&told);
+                move |_| told.lock().push("templates")
+            });
+            world.plane.templates.subscribe_to_all({
+                let told = Arc::clone(&told);
+                move |_| told.lock().push("all")
+            });
+            world.template("web", json!({})).await;
+            assert_eq!(*told.lock(), expected, "policies pass over {name}");
+            world.supervisor.stop().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_policies_pass_over_can_be_read_and_is_mirrored_on_demand() {
+        let skip = SkipRules::new("v1/ConfigMap", []).expect("a rule");
+        let world = World::with(Settings { skip: skip.clone(), ..Settings::default() }).await;
+        let map = world.template("web", json!({})).await;
+        let templates = Templates::new(world.plane.client().clone(), skip);
+        let kind = Gvk::new("", "v1", "ConfigMap");
+        assert!(matches!(templates.need(&kind), Err(Error::UnknownKind(_))), "nothing was discovered yet");
+        assert!(templates.needed.read().is_empty());
+        templates.passed_over.write().insert(kind.clone(), resource("", "v1", "ConfigMap"));
+        let found = templates.fetch(&map.reference()).await.expect("it is served").expect("it exists");
+        assert_eq!(found["data"], map["data"]);
+        assert!(templates.get(&TemplateKey::of(&map)).is_none(), "it is not mirrored");
+        assert!(matches!(templates.need(&kind), Ok(false)));
+        assert_eq!(*templates.needed.read(), BTreeSet::from([kind.clone()]));
+        assert!(
+            matches!(templates.need(&Gvk::new("", "v1", "Secret")), Ok(true)),
+            "others are mirrored anyway"
+        );
+        world.supervisor.stop().await;
     }
 
     #[test]

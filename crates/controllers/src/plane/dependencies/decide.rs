@@ -99,8 +99,6 @@ pub(super) struct Attached {
 /// An object that a template needs.
 pub(super) struct Needed {
     pub(super) object: Arc<Value>,
-    /// It is one of those that are never propagated.
-    pub(super) skipped: bool,
     /// The binding it has already.
     pub(super) existing: Option<Arc<ResourceBinding>>,
     /// The other bindings that require it, as far as they exist.
@@ -208,9 +206,6 @@ pub(crate) enum Attach {
 fn attach(binding: &ResourceBinding, needed: &Needed) -> propagation::Result<Attach> {
     if needed.object.is_deleting() {
         return Ok(Attach::Nothing("the object goes"));
-    }
-    if needed.skipped {
-        return Ok(Attach::Nothing("the object is not propagated"));
     }
     let mut wanted = dependencies::build_attached(binding, &needed.object);
     check_scope(&wanted)?;
@@ -334,12 +329,7 @@ mod tests {
     }
 
     fn needed(object: Value, existing: Option<&ResourceBinding>) -> Needed {
-        Needed {
-            object: Arc::new(object),
-            skipped: false,
-            existing: existing.cloned().map(Arc::new),
-            referrers: Vec::new(),
-        }
+        Needed { object: Arc::new(object), existing: existing.cloned().map(Arc::new), referrers: Vec::new() }
     }
 
     fn attached(object: Value, existing: Option<&ResourceBinding>) -> propagation::Result<Attach> {
@@ -366,8 +356,6 @@ mod tests {
         assert_eq!(update.spec.required_by, made.spec.required_by);
         let going = attached(map(deleting()), None);
         assert!(matches!(going, Ok(Attach::Nothing("the object goes"))), "{going:?}");
-        let skipped = attach(&app(json!({})), &Needed { skipped: true, ..needed(map(json!({})), None) });
-        assert!(matches!(skipped, Ok(Attach::Nothing("the object is not propagated"))), "{skipped:?}");
         let elsewhere = attached(map(json!({ "metadata": { "namespace": "other" } })), None);
         assert!(elsewhere.is_err(), "objects of other namespaces are not brought along: {elsewhere:?}");
     }

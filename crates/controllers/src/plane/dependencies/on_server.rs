@@ -2,10 +2,12 @@
 
 use http::Method;
 use k8s_openapi::api::apps::v1::Deployment;
+use propagation::skip::SkipRules;
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::merged;
+use crate::Settings;
+use crate::fixtures::{merged, read};
 use crate::world::World;
 
 struct Test {
@@ -15,7 +17,11 @@ struct Test {
 
 impl Test {
     async fn new() -> Self {
-        let world = World::new().await;
+        Self::with(Settings::default()).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let world = World::with(settings).await;
         let distributor = subscribed(&world.plane);
         Self { world, distributor }
     }
@@ -103,6 +109,35 @@ async fn what_a_template_needs_is_attached_once() {
     assert!(test.distributor.queue.waiting().contains(&Key::of(binding.as_ref())));
     assert_eq!(test.once(&binding).await, Outcome::Done);
     assert_eq!(test.world.writes(), ["POST */resourcebindings"]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn what_is_needed_is_attached_although_policies_pass_over_it() {
+    for skip in [SkipRules::new("v1/ConfigMap", []), SkipRules::new("", ["world-.*"])] {
+        let test = Test::with(Settings { skip: skip.expect("a rule"), ..Settings::default() }).await;
+        let app = test.deployment("app", &["conf"]).await;
+        test.world.template("conf", json!({})).await;
+        let binding = test.binding(&app, json!({})).await;
+        assert_eq!(test.once(&binding).await, Outcome::Done);
+        assert_eq!(needed_in(&test.attached("conf").await.expect("a binding")), ["m1"]);
+        test.end().await;
+    }
+}
+
+#[tokio::test]
+async fn objects_of_a_kind_that_is_not_mirrored_yet_are_waited_for() {
+    let skip = SkipRules::new("v1/ConfigMap", []).expect("a rule");
+    let test = Test::with(Settings { skip, ..Settings::default() }).await;
+    let selected: DependentObjectReference = read(json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "namespace": test.world.namespace, "labelSelector": {},
+    }));
+    test.world.template("conf", json!({})).await;
+    // In a world of tests, no list ever comes to its end.
+    let found = test.distributor.objects(&selected).await;
+    assert!(matches!(found, Err(Error::Waiting(_))), "{found:?}");
+    let named = DependentObjectReference { name: "conf".to_owned(), ..selected };
+    assert_eq!(test.distributor.objects(&named).await.expect("found").len(), 1, "one by name needs no list");
     test.end().await;
 }
 

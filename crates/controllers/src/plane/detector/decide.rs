@@ -16,7 +16,7 @@ use crate::plane::mirrored;
 /// What is known of a template that waits to be looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Touch {
-    /// A user may have changed it; lazy policies wait for that.
+    /// A user may have changed it, or nobody claims it; lazy policies wait for that.
     pub(super) by_user: bool,
     /// It was seen changing, so that its version in the binding is news.
     pub(super) fresh: bool,
@@ -28,7 +28,10 @@ impl Touch {
         match (old, new) {
             (Some(old), Some(new)) if !specification_changed(old, new) => None,
             (Some(old), Some(new)) => {
-                Some(Self { by_user: !mirrored::changed_by_karmada(old, new), fresh: true })
+                // What nobody claims counts as touched, whoever changed it: a policy that takes over what another one has
+                // released binds it at once, also a lazy one. So does upstream.
+                let unclaimed = Claim::read(new).is_none();
+                Some(Self { by_user: unclaimed || !mirrored::changed_by_karmada(old, new), fresh: true })
             }
             _ => Some(Self { by_user: true, fresh: !initial }),
         }
@@ -352,6 +355,11 @@ mod tests {
         } })
         };
         let changed = || json!({ "data": { "k": "w" } });
+        let other = json!({ "metadata": {
+            "labels": { "propagationpolicy.karmada.io/permanent-id": "other" },
+            "annotations": { "propagationpolicy.karmada.io/name": "q" },
+        } });
+        let taken_over = || merged(claimed(), other.clone());
         let touch = |by_user, fresh| Some(Touch { by_user, fresh });
         let cases = [
             ("found by the first list", None, Some(json!({})), true, touch(true, false)),
@@ -368,6 +376,8 @@ mod tests {
             ("a user changed it", Some(json!({})), Some(changed()), false, touch(true, true)),
             ("a policy claimed it", Some(json!({})), Some(claimed()), false, touch(false, true)),
             ("both", Some(json!({})), Some(merged(claimed(), changed())), false, touch(true, true)),
+            ("a policy released it", Some(claimed()), Some(json!({})), false, touch(true, true)),
+            ("another policy took it over", Some(claimed()), Some(taken_over()), false, touch(false, true)),
         ];
         for (name, old, new, initial, expected) in cases {
             let (old, new): (Option<Value>, Option<Value>) = (old.map(template), new.map(template));

@@ -1,10 +1,13 @@
 //! The detector on a server: claims, bindings, and what is not written twice.
 
+use api::config::ResourceInterpreterCustomization;
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
+use propagation::skip::SkipRules;
 use serde_json::json;
 
 use super::*;
+use crate::Settings;
 use crate::fixtures::{merged, read};
 use crate::world::World;
 
@@ -15,7 +18,11 @@ pub(crate) struct Test {
 
 impl Test {
     pub(crate) async fn new() -> Self {
-        let world = World::new().await;
+        Self::with(Settings::default()).await
+    }
+
+    pub(crate) async fn with(settings: Settings) -> Self {
+        let world = World::with(settings).await;
         let detector = subscribed(&world.plane);
         Self { world, detector }
     }
@@ -94,6 +101,36 @@ async fn a_template_is_claimed_and_bound_once() {
 }
 
 #[tokio::test]
+async fn components_that_are_listed_and_that_cannot_be_are_told_of() {
+    let gate = api::features::MULTIPLE_POD_TEMPLATES_SCHEDULING;
+    let features = Settings::default().features.with(gate, true);
+    let test = Test::with(Settings { features, ..Settings::default() }).await;
+    let customizations = &test.world.environment.mirrors.customizations;
+    let script = |text: &str| {
+        json!({
+            "metadata": { "name": test.world.own("parts") },
+            "spec": {
+                "target": { "apiVersion": "v1", "kind": "ConfigMap" },
+                "customizations": { "componentResource": { "luaScript": text } },
+            },
+        })
+    };
+    let fails = script("function GetComponents(o) return o.x.y end");
+    let customization: Arc<ResourceInterpreterCustomization> = test.world.put(customizations, fails).await;
+    test.policy("p", json!({})).await;
+    test.world.template("web", json!({})).await;
+    let outcome = test.once("web").await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: false, .. }), "{outcome:?}");
+    assert!(test.world.event("GetComponentsFailed").await.contains("InterpretComponent"));
+    let lists = script("function GetComponents(o) return {{name = 'leader', replicas = 1}} end");
+    customizations.note(test.world.patch(customization.as_ref(), lists).await);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.stored_binding("web").await.expect("a binding").spec.components.len(), 1);
+    assert!(test.world.event("GetComponentsSucceed").await.starts_with("Get components of"));
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_template_that_nobody_selects_waits() {
     let test = Test::new().await;
     test.world.template("web", json!({})).await;
@@ -107,6 +144,22 @@ async fn a_template_that_nobody_selects_waits() {
     assert_eq!(test.once("web").await, Outcome::Done);
     assert!(test.detector.waiting.lock().is_empty());
     test.end().await;
+}
+
+#[tokio::test]
+async fn what_policies_pass_over_is_not_claimed_though_it_is_mirrored() {
+    for skip in [SkipRules::new("v1/ConfigMap", []), SkipRules::new("", ["world-.*"])] {
+        let test = Test::with(Settings { skip: skip.expect("a rule"), ..Settings::default() }).await;
+        test.policy("p", json!({})).await;
+        test.world.template("web", json!({})).await;
+        assert!(test.detector.templates.waiting().is_empty(), "nobody is told of it");
+        test.world.writes();
+        // As if the binding of something that depends on it had vanished.
+        assert_eq!(test.once("web").await, Outcome::Done);
+        assert_eq!(test.world.writes(), [""; 0]);
+        assert!(test.detector.waiting.lock().is_empty());
+        test.end().await;
+    }
 }
 
 #[tokio::test]
@@ -143,6 +196,31 @@ async fn a_lazy_policy_claims_at_once_and_binds_when_a_user_comes() {
     test.world.know(test.world.patch(&read::<ConfigMap>(claimed), json!({ "data": { "k": "w" } })).await);
     assert_eq!(test.once("web").await, Outcome::Done);
     assert_eq!(test.world.writes(), [BIND]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_lazy_policy_binds_what_another_one_has_released() {
+    let test = Test::new().await;
+    let first = test.policy("a", json!({})).await;
+    test.policy("b", json!({ "spec": { "activationPreference": "Lazy" } })).await;
+    test.world.template("web", json!({})).await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    test.see("web").await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    let binding = test.stored_binding("web").await.expect("a binding");
+    assert_eq!(test.claimed_by(&binding.metadata), Some(test.world.own("a")));
+    test.world.environment.mirrors.policies.remove(&Key::of(first.as_ref()), 0);
+    assert_eq!(test.once("web").await, Outcome::Done, "it is released");
+    test.see("web").await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    let binding = test.stored_binding("web").await.expect("the binding");
+    assert_eq!(test.claimed_by(&binding.metadata), Some(test.world.own("b")));
+    // The claim of the lazy policy is nobody's touch.
+    test.see("web").await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
     test.end().await;
 }
 

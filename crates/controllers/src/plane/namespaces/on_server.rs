@@ -82,6 +82,34 @@ async fn one_cluster_that_refuses_holds_up_no_other() {
 }
 
 #[tokio::test]
+async fn an_override_that_fails_is_told_of_and_one_that_applies_as_well() {
+    let test = Test::new().await;
+    let m1 = test.world.cluster("m1", json!({})).await;
+    let mirror = &test.world.environment.mirrors.cluster_override_policies;
+    let with = |overriders: Value| {
+        json!({
+            "metadata": { "name": test.world.own("o") },
+            "spec": {
+                "resourceSelectors": [{ "apiVersion": "v1", "kind": "Namespace", "name": test.name }],
+                "overrideRules": [{ "overriders": overriders }],
+            },
+        })
+    };
+    let fails = json!({ "plaintext": [{ "path": "/spec/absent/k", "operator": "replace", "value": "a" }] });
+    let applies = json!({ "labelsOverrider": [{ "operator": "add", "value": { "team": "a" } }] });
+    let policy: Arc<ClusterOverridePolicy> = test.world.put(mirror, with(fails)).await;
+    let outcome = test.once().await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: false, .. }), "{outcome:?}");
+    assert!(test.world.event("ApplyOverridePolicyFailed").await.contains(&m1));
+    mirror.note(test.world.patch(policy.as_ref(), with(applies)).await);
+    assert_eq!(test.once().await, Outcome::Done);
+    let work = test.works(&m1).await.remove(0);
+    assert_eq!(work.spec.workload.manifests[0]["metadata"]["labels"]["team"], "a");
+    assert!(test.world.event("ApplyOverridePolicySucceed").await.contains(&m1));
+    test.end().await;
+}
+
+#[tokio::test]
 async fn who_brings_a_namespace_up() {
     let test = Test::new().await;
     let drain = || {

@@ -306,6 +306,31 @@ async fn a_cluster_wakes_those_it_may_help() {
 }
 
 #[tokio::test]
+async fn a_cluster_wakes_nobody_who_is_suspended_or_has_lost_the_policy() {
+    let test = Test::new().await;
+    test.world.cluster("m1", json!({})).await;
+    let soon = test.world.own("m2");
+    let terms = json!([{ "affinityName": "first", "clusterNames": [soon] }]);
+    let ordered = |name: &str| json!({ "metadata": { "name": name }, "spec": { "placement": { "clusterAffinities": terms.clone() } } });
+    let mirror = &test.world.environment.mirrors.bindings;
+    let changes = [
+        ("watched", json!({})),
+        ("suspended", json!({ "spec": { "suspension": { "scheduling": true } } })),
+        ("left", json!({ "metadata": { "labels": { "propagationpolicy.karmada.io/permanent-id": null } } })),
+    ];
+    for (name, change) in changes {
+        let binding = test.binding(ordered(name)).await;
+        assert_eq!(test.once(&binding).await, Outcome::Done, "{name}");
+        assert_eq!(scheduled(&test.stored(&binding).await), ("False", "NoClusterFit"), "{name}");
+        mirror.note(test.world.patch(binding.as_ref(), change).await);
+    }
+    test.queued();
+    test.world.cluster("m2", json!({})).await;
+    assert_eq!(test.queued(), ["*/watched"]);
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_cluster_that_changes_during_an_attempt_is_not_missed() {
     let test = Test::new().await;
     let soon = test.world.own("m2");
