@@ -6,13 +6,44 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, RootCertStore};
 
 /// The algorithms of a connection.
 pub type Provider = Arc<rustls::crypto::CryptoProvider>;
+
+/// The methods by which a verifier of rustls, of servers or of clients, checks that the other side holds the key of its
+/// certificate: with the algorithms of the verifier's field `provider`.
+#[macro_export]
+macro_rules! signatures_by_provider {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &::rustls::pki_types::CertificateDer<'_>,
+            signature: &::rustls::DigitallySignedStruct,
+        ) -> Result<::rustls::client::danger::HandshakeSignatureValid, ::rustls::Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            ::rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &::rustls::pki_types::CertificateDer<'_>,
+            signature: &::rustls::DigitallySignedStruct,
+        ) -> Result<::rustls::client::danger::HandshakeSignatureValid, ::rustls::Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            ::rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<::rustls::SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
 
 /// How the other side proves who it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,7 +82,7 @@ impl Trust {
 /// If rustls cannot use the authorities.
 pub fn verifier(trust: &Trust, provider: Provider) -> Result<Arc<dyn ServerCertVerifier>, rustls::Error> {
     match trust {
-        Trust::Anyone => Ok(Arc::new(Credulous { schemes: schemes(&provider), provider })),
+        Trust::Anyone => Ok(Arc::new(Credulous { provider })),
         Trust::System => of_authorities(system_roots().clone(), provider),
         Trust::Bundle(pem) => of_authorities(certificates(pem), provider),
     }
@@ -66,10 +97,6 @@ fn system_roots() -> &'static Vec<CertificateDer<'static>> {
     ROOTS.get_or_init(|| rustls_native_certs::load_native_certs().certs)
 }
 
-fn schemes(provider: &Provider) -> Vec<SignatureScheme> {
-    provider.signature_verification_algorithms.supported_schemes()
-}
-
 fn of_authorities(
     trusted: Vec<CertificateDer<'static>>,
     provider: Provider,
@@ -80,12 +107,12 @@ fn of_authorities(
         let _ = roots.add(cert.clone());
     }
     if roots.is_empty() {
-        return Ok(Arc::new(Nobody { schemes: schemes(&provider), provider }));
+        return Ok(Arc::new(Nobody { provider }));
     }
-    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .build()
         .map_err(|error| rustls::Error::General(error.to_string()))?;
-    Ok(Arc::new(Pinned { inner, trusted }))
+    Ok(Arc::new(Pinned { inner, trusted, provider }))
 }
 
 /// Trusts authorities, and also a certificate that stands in the bundle itself: self-signed webhooks are common, Go
@@ -94,6 +121,7 @@ fn of_authorities(
 struct Pinned {
     inner: Arc<WebPkiServerVerifier>,
     trusted: Vec<CertificateDer<'static>>,
+    provider: Provider,
 }
 
 impl ServerCertVerifier for Pinned {
@@ -121,27 +149,7 @@ impl ServerCertVerifier for Pinned {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
+    signatures_by_provider!();
 }
 
 /// Checks signatures but not who signed: `insecureSkipTLSVerify`. And its opposite, for a bundle without a usable
@@ -150,7 +158,6 @@ macro_rules! fixed_verdict {
     ($name:ident, $verdict:expr) => {
         #[derive(Debug)]
         struct $name {
-            schemes: Vec<SignatureScheme>,
             provider: Provider,
         }
 
@@ -166,29 +173,7 @@ macro_rules! fixed_verdict {
                 $verdict
             }
 
-            fn verify_tls12_signature(
-                &self,
-                message: &[u8],
-                cert: &CertificateDer<'_>,
-                signature: &DigitallySignedStruct,
-            ) -> Result<HandshakeSignatureValid, rustls::Error> {
-                let algorithms = &self.provider.signature_verification_algorithms;
-                rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
-            }
-
-            fn verify_tls13_signature(
-                &self,
-                message: &[u8],
-                cert: &CertificateDer<'_>,
-                signature: &DigitallySignedStruct,
-            ) -> Result<HandshakeSignatureValid, rustls::Error> {
-                let algorithms = &self.provider.signature_verification_algorithms;
-                rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
-            }
-
-            fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-                self.schemes.clone()
-            }
+            signatures_by_provider!();
         }
     };
 }
