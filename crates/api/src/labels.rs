@@ -103,6 +103,10 @@ pub mod annotations {
     pub const APPLIED_OVERRIDES: &str = "policy.karmada.io/applied-overrides";
     /// On Works: what ClusterOverridePolicies changed, as JSON.
     pub const APPLIED_CLUSTER_OVERRIDES: &str = "policy.karmada.io/applied-cluster-overrides";
+    /// On Clusters that were joined because cluster-api provisioned them, ours: the object they were joined for, as
+    /// `<UID of kube-system of the management cluster>/<namespace>/<name>/<UID>`. Only such Clusters are unjoined when the
+    /// object is gone; whoever takes the annotation off keeps the Cluster.
+    pub const JOINED_FOR: &str = "clusterapi.karmada.io/joined-for";
     /// On policies, ours: which removals are held because there are too many at once, and how to let them go.
     pub const REMOVALS_HELD: &str = "policy.karmada.io/removals-held";
     /// On policies, ours: the id of the held removals that may go on.

@@ -24,7 +24,7 @@ use apiserver::server::Check;
 
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
-use crate::{autoscaling, failover, scheduling, unneeded};
+use crate::{autoscaling, cluster_api, failover, scheduling, unneeded};
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -115,14 +115,17 @@ pub(crate) struct Chosen {
     /// Features to switch on or off, as in `Failover=true,AllAlpha=false`.
     #[arg(long, value_name = "LIST", default_value = "")]
     feature_gates: String,
-    /// Kinds that are never propagated, separated by semicolons: `group`, `group/version`, `group/version/Kind,Kind`.
+    /// Kinds that policies do not propagate, separated by semicolons: `group`, `group/version`, `group/version/Kind,Kind`.
+    /// What a template depends on is brought along with it all the same.
     #[arg(long, value_name = "LIST", default_value = "")]
     skipped_propagating_apis: String,
-    /// Namespaces whose objects are never propagated, as regular expressions.
+    /// Namespaces whose objects policies do not propagate, as regular expressions.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = SKIPPED_NAMESPACES)]
     skipped_propagating_namespaces: Vec<String>,
     #[command(flatten)]
     clusters: Clusters,
+    #[command(flatten)]
+    cluster_api: cluster_api::ClusterApi,
     #[command(flatten)]
     failover: failover::Failover,
     #[command(flatten)]
@@ -251,6 +254,11 @@ impl Chosen {
         }
     }
 
+    /// Returns the management cluster of cluster-api, if there is one.
+    async fn cluster_api(&self) -> anyhow::Result<Option<kube::Client>> {
+        self.cluster_api.client().await
+    }
+
     fn settings(&self) -> anyhow::Result<Settings> {
         let namespaces = self.skipped_propagating_namespaces.iter().map(String::as_str);
         let skip = SkipRules::new(&self.skipped_propagating_apis, namespaces)
@@ -283,6 +291,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             .context("no kubeconfig is given and none is found; use --kubeconfig")?,
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let cluster_api = arguments.chosen.cluster_api().await?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
     crate::migrate::marker::check(&client).await?;
     let mut signals = Signals::listen()?;
@@ -300,7 +309,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     let tasks = Tasks::default();
-    Plan::new(Writer::new(client), &arguments.chosen, Diagnoses::default())?.start(&tasks);
+    let plan = Plan::new(Writer::new(client), &arguments.chosen, Diagnoses::default())?;
+    Plan { cluster_api, ..plan }.start(&tasks);
     tracing::info!(version = version.git_version, "controllers run");
     let lost = async {
         match &leadership {
@@ -327,6 +337,8 @@ struct Plan {
     settings: Settings,
     scheduler: Scheduling,
     selection: Selection,
+    /// The management cluster whose clusters are joined. A rehearsal has none: it must not change other clusters.
+    cluster_api: Option<kube::Client>,
     /// Between the controllers and the members, for rehearsals.
     between: Option<Between>,
 }
@@ -339,6 +351,7 @@ impl Plan {
             settings: chosen.settings()?,
             scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
             selection: chosen.controllers.clone(),
+            cluster_api: None,
             between: None,
         })
     }
@@ -350,6 +363,7 @@ impl Plan {
             settings: self.settings.clone(),
             scheduler: self.scheduler.clone(),
             writer: self.writer.clone(),
+            cluster_api: self.cluster_api.clone(),
             ..Context::new(self.writer.client().clone(), supervisor.clone())
         };
         if let Some(between) = &self.between {
@@ -450,8 +464,12 @@ impl Running {
         tasks: Tasks,
     ) -> anyhow::Result<Self> {
         let plan = Plan::new(writer, chosen, diagnoses)?;
+        let plan = Plan { cluster_api: chosen.cluster_api().await?, ..plan };
         let stop = CancellationToken::new();
         if chosen.controllers.is_empty() {
+            if plan.cluster_api.is_some() {
+                tracing::warn!("--cluster-api-kubeconfig has no effect: no controllers run here");
+            }
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
         crate::migrate::marker::check(plan.writer.client()).await?;
@@ -595,6 +613,8 @@ mod tests {
         ("horizontal-pod-autoscaler-tolerance", "0.1"),
         ("horizontal-pod-autoscaler-cpu-initialization-period", "5m"),
         ("horizontal-pod-autoscaler-initial-readiness-delay", "30s"),
+        ("cluster-api-kubeconfig", ""),
+        ("cluster-api-context", ""),
         ("cluster-api-qps", "40"),
         ("cluster-api-burst", "60"),
         ("kube-api-qps", "40"),

@@ -7,6 +7,7 @@ mod aggregated;
 mod autoscaling;
 mod backup;
 mod chart;
+mod cluster_api;
 mod cluster_proxy;
 mod controllers;
 mod crds;

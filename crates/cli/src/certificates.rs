@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use member::credentials::system;
 use rand::RngExt;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 use x509_parser::pem::Pem;
-
-use crate::credentials::system;
 
 /// Signs certificates with which clients show themselves to the API server.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";

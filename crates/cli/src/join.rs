@@ -7,18 +7,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
-use api::cluster::{Cluster, ClusterSpec, ClusterSyncMode};
-use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_KUBE_SYSTEM, NAMESPACE_SYSTEM};
+use anyhow::Context;
+use api::cluster::{Cluster, ClusterSpec};
+use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
 use clap::Args;
-use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use member::credentials::{Reported, ensure, prepare_member};
+use member::registration;
+use serde_json::Value;
 
 use crate::clients::{self, ControlArguments};
-use crate::credentials::{Reported, ensure, prepare_member, system};
 use crate::failure;
 
 /// Register a cluster in push mode: the control plane reaches out to it.
@@ -85,24 +84,16 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
             .await?;
     let member = Client::try_from(member_config.clone()).context("cannot make a client for the cluster")?;
 
-    let id = Api::<Namespace>::all(member.clone())
-        .get(NAMESPACE_KUBE_SYSTEM)
-        .await
-        .map_err(|error| {
-            let error = anyhow::Error::from(error);
-            match member_config.cluster_url.authority() {
-                Some(host) if failure::is_refused_connection(&error) => {
-                    failure::refused_connection(host.as_str())
-                }
-                _ => {
-                    error.context(format!("cannot read namespace {NAMESPACE_KUBE_SYSTEM} of cluster {name}"))
-                }
+    let id = registration::id_of(&member, name).await.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        match member_config.cluster_url.authority() {
+            Some(host) if failure::is_refused_connection(&error) => {
+                failure::refused_connection(host.as_str())
             }
-        })?
-        .metadata
-        .uid
-        .unwrap_or_default();
-    refuse_registered(&control, name, &id).await?;
+            _ => error,
+        }
+    })?;
+    registration::refuse_registered(&control, name, &id, &arguments.cluster_namespace).await?;
     if arguments.dry_run {
         return Ok(());
     }
@@ -113,42 +104,15 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
         install_service_definitions(&member).await?;
         say(&format!("cluster({name}): ServiceExport and ServiceImport are defined"));
     }
-    let spec = ClusterSpec {
-        id,
-        sync_mode: ClusterSyncMode::Push,
-        api_endpoint: member_config.cluster_url.to_string().trim_end_matches('/').to_owned(),
-        insecure_skip_tls_verification: member_config.accept_invalid_certs,
-        proxy_url: member_config.proxy_url.map(|url| url.to_string()).unwrap_or_default(),
+    let mut cluster = Cluster::default();
+    cluster.metadata.name = Some(name.clone());
+    cluster.spec = ClusterSpec {
         provider: arguments.cluster_provider.clone().unwrap_or_default(),
         region: arguments.cluster_region.clone().unwrap_or_default(),
         zones: arguments.cluster_zones.clone(),
-        ..ClusterSpec::default()
+        ..registration::push(id, &member_config)
     };
-    let namespace = &arguments.cluster_namespace;
-    ensure::<Namespace>(&Api::all(control.clone()), json!({ "metadata": system(namespace) })).await?;
-    credentials.store(&control, name, namespace, None).await?;
-    let mut cluster = Cluster::default();
-    cluster.metadata.name = Some(name.clone());
-    cluster.spec = credentials.refer(spec, name, namespace);
-    let cluster = Api::<Cluster>::all(control.clone())
-        .create(&PostParams::default(), &cluster)
-        .await
-        .with_context(|| format!("cannot create cluster {name} in the control plane"))?;
-    credentials.belong_to(&control, &cluster, namespace).await
-}
-
-async fn refuse_registered(control: &Client, name: &str, id: &str) -> anyhow::Result<()> {
-    let clusters = Api::<Cluster>::all(control.clone())
-        .list(&ListParams::default())
-        .await
-        .context("cannot list the clusters of the control plane")?;
-    let taken = clusters
-        .items
-        .iter()
-        .any(|cluster| cluster.spec.id == id || cluster.metadata.name.as_deref() == Some(name));
-    if taken {
-        bail!("the cluster ID {id} or the cluster name {name} has been registered");
-    }
+    registration::enter(&control, &credentials, &arguments.cluster_namespace, cluster).await?;
     Ok(())
 }
 

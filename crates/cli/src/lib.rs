@@ -18,7 +18,6 @@ mod completion;
 mod cordon;
 mod cp;
 mod create;
-mod credentials;
 mod deinit;
 mod delete;
 mod describe;
@@ -65,7 +64,6 @@ mod wait;
 
 pub use clients::{ControlArguments, check_name, config};
 pub use completion::script;
-pub use credentials::{Credentials, Reported, prepare_member};
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
 pub use program::{alone, command, is_command, normalize, refuse, renamed};

@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::member::credentials::{ensure, system};
 use admission::agents;
 use anyhow::{Context, bail};
 use api::cluster::Cluster;
@@ -28,13 +29,12 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
+pub(crate) use self::member::{delete, remove as remove_agent};
 use crate::certificates::{Pair, Wanted, ask, suffix};
 use crate::clients::{self, duration};
-use crate::credentials::{ensure, system};
 use crate::join::install_service_definitions;
 use crate::output;
 use discovery::{Discovered, Discovery};
-pub(crate) use member::{delete, remove as remove_agent};
 
 /// How long the certificate lives in whose name an agent's roles are written, in seconds.
 const GENERATOR_LIFETIME: Duration = Duration::from_secs(600);
@@ -411,7 +411,8 @@ pub(crate) async fn remove_roles(client: &Client, objects: &[Value]) -> anyhow::
 
 /// Says what a refused token means.
 fn explain_token(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast_ref::<kube::Error>() {
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
+    match known {
         Some(kube::Error::Api(status)) if status.code == 401 => anyhow::anyhow!(
             "the control plane does not accept the token; hint: it is wrong or has expired, `karmada token create` makes a new one"
         ),

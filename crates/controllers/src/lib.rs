@@ -7,9 +7,11 @@
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
 //! The two meet at the Work. `services` brings endpoints of Services from cluster to cluster, `failover` moves workloads away
-//! from clusters that have failed, `autoscaling` gives them as many replicas as they need.
+//! from clusters that have failed, `autoscaling` gives them as many replicas as they need. `cluster_api` joins the clusters
+//! that a management cluster of cluster-api provisions.
 
 pub mod autoscaling;
+mod cluster_api;
 mod environment;
 pub mod failover;
 #[cfg(test)]
@@ -93,6 +95,8 @@ pub struct Context {
     pub clusters: MyClusters,
     /// How the scheduler is set up.
     pub scheduler: plane::scheduling::Settings,
+    /// `--cluster-api-kubeconfig`: the management cluster of cluster-api whose clusters are joined.
+    pub cluster_api: Option<Client>,
 }
 
 impl Context {
@@ -105,6 +109,7 @@ impl Context {
             supervisor,
             clusters: MyClusters::default(),
             scheduler: plane::scheduling::Settings::default(),
+            cluster_api: None,
         }
     }
 }
@@ -148,7 +153,7 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
         return None;
     }
     let names: BTreeSet<&str> = chosen.iter().map(|(declaration, _)| declaration.name).collect();
-    let watches: BTreeSet<Watch> =
+    let mut watches: BTreeSet<Watch> =
         chosen.iter().flat_map(|(declaration, _)| declaration.watches).copied().collect();
     let environment = Arc::new(Environment::new(context));
     let plane = plane::Plane::new(&environment, &context.settings);
@@ -165,6 +170,10 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
                 () = plane.complete(declaration.watches) => start(),
             }
         });
+    }
+    if let Some(management) = &context.cluster_api {
+        watches.insert(Watch::Clusters);
+        cluster_api::start(&environment, management);
     }
     if let Some(signs) = &environment.signs {
         let seen = Arc::downgrade(&environment);

@@ -2,20 +2,24 @@
 //!
 //! In: Cluster objects and the Secrets they name. Out: one [`Member`] per cluster, with a client, an in-flight limit of
 //! its own (a slow cluster delays nobody else), caches of the objects we manage there, and requests whose errors say
-//! what they mean. Decides nothing about what belongs into a member.
+//! what they mean. Decides nothing about what belongs into a member. How a cluster becomes a member is here as well:
+//! [`registration`], with what it gives to the control plane ([`credentials`]).
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod connection;
+pub mod credentials;
 mod error;
 mod health;
 mod kinds;
+pub mod kubeconfig;
 mod lasting;
 pub mod limit;
 mod load;
 mod member;
 mod members;
 mod proxied;
+pub mod registration;
 mod through;
 mod tls;
 

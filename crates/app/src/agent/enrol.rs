@@ -7,10 +7,10 @@
 use anyhow::{Context as _, bail};
 use api::cluster::{Cluster, ClusterSpec, ClusterSyncMode};
 use api::constants::NAMESPACE_KUBE_SYSTEM;
-use cli::{Reported, prepare_member};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use member::credentials::{Reported, prepare_member};
 use serde_json::json;
 
 use super::{AGAIN, Agent, Arguments};
@@ -75,7 +75,7 @@ pub(super) async fn enrol_patiently(agent: &Agent, described: &Description) -> a
 
 /// Returns whether an error is one of the moment: nobody answers, or a server is just starting or ending.
 fn is_passing(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<kube::Error>() {
+    match error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()) {
         Some(kube::Error::Api(status)) => status.code == 429 || status.code >= 500 || status.code == 409,
         Some(kube::Error::HyperError(_) | kube::Error::Service(_)) => true,
         _ => false,
@@ -102,7 +102,7 @@ async fn enrol(agent: &Agent, described: &Description) -> anyhow::Result<()> {
         }
         Some(cluster) => update(&clusters, cluster, spec).await?,
     };
-    credentials.belong_to(&agent.plane, &cluster, namespace).await
+    Ok(credentials.belong_to(&agent.plane, &cluster, namespace).await?)
 }
 
 /// Returns what tells the member from all others: the UID of a namespace that lives as long as it does.

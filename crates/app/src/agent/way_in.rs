@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
 use clap::Args;
-use cli::{Reported, prepare_member};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
 use kube::config::AuthInfo;
 use kube::{Api, Config};
+use member::credentials::{Reported, prepare_member};
 use tunnel::agent::{Ends, keep};
 use tunnel::{Limits, Reached};
 

@@ -10,6 +10,7 @@ mod application;
 mod campaign;
 mod cases;
 mod clock;
+mod cluster_api;
 mod detector;
 mod election;
 mod failover;

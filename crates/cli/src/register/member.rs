@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ::member::credentials::ensure;
 use anyhow::{Context, bail};
 use api::labels::{SYSTEM, TRUE};
 use base64::Engine as _;
@@ -16,7 +17,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Arguments;
-use crate::credentials::ensure;
 use crate::output;
 
 /// The Secret with the agent's kubeconfig, and its key.
@@ -151,11 +151,11 @@ pub(super) async fn install(
 async fn create(member: &Client, namespace: &str, object: Value) -> anyhow::Result<()> {
     let client = member.clone();
     match object["kind"].as_str().unwrap_or("") {
-        "Namespace" => ensure::<Namespace>(&Api::all(client), object).await,
+        "Namespace" => Ok(ensure::<Namespace>(&Api::all(client), object).await?),
         "Secret" => put::<Secret>(&Api::namespaced(client, namespace), object).await,
         "ClusterRole" => put::<ClusterRole>(&Api::all(client), object).await,
-        "ClusterRoleBinding" => ensure::<ClusterRoleBinding>(&Api::all(client), object).await,
-        "ServiceAccount" => ensure::<ServiceAccount>(&Api::namespaced(client, namespace), object).await,
+        "ClusterRoleBinding" => Ok(ensure::<ClusterRoleBinding>(&Api::all(client), object).await?),
+        "ServiceAccount" => Ok(ensure::<ServiceAccount>(&Api::namespaced(client, namespace), object).await?),
         _ => put::<Deployment>(&Api::namespaced(client, namespace), object).await,
     }
 }

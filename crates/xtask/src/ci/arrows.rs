@@ -29,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime", &["api", "apimachinery"]),
     // Both ends of a connection that an agent keeps open. It knows requests and whose they are, not what they mean.
     ("tunnel", &["apimachinery", "runtime"]),
+    // Also how a cluster becomes a member, which `join` and the discovery of clusters have in common.
     ("member", &["api", "apimachinery", "runtime", "tunnel"]),
     ("estimator", &["api", "apimachinery", "runtime"]),
     // Copies of members' objects, shown as one cluster. It knows how objects are listed and watched, not who may see them.

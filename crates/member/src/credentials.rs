@@ -1,9 +1,10 @@
 //! What a member gives to the control plane so that it can be reached: accounts, roles and tokens in the member, and
-//! Secrets in the control plane. `join` reports all of it; an agent as much as `--report-secrets` says.
+//! Secrets in the control plane. `join` and the discovery of cluster-api's clusters report all of it; an agent as much
+//! as it is told to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use api::cluster::{Cluster, ClusterSpec, LocalSecretReference};
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
 use api::names;
@@ -15,7 +16,72 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use crate::limit::shortened;
+
+/// How long a member may take to issue a token.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a cluster could not be made a member.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// One of the two sides refused a request, or was not reached.
+    #[error("cannot {doing}")]
+    Api { doing: String, source: kube::Error },
+    #[error("an object of ours is malformed")]
+    Malformed(#[from] serde_json::Error),
+    #[error(
+        "the cluster did not issue a token for service account {account} within {} s; hint: its controller \
+         manager does that",
+        PATIENCE.as_secs()
+    )]
+    NoToken { account: String },
+    #[error("the new cluster has no UID")]
+    NoUid,
+    #[error("namespace kube-system of cluster {cluster} has no UID, by which clusters are told apart")]
+    NoId { cluster: String },
+    #[error("the cluster ID {id} or the cluster name {name} has been registered")]
+    Registered { id: String, name: String },
+    #[error(
+        "Secret {secret} would be overwritten, by which cluster {cluster} is reached; hint: choose another name"
+    )]
+    SecretInUse { secret: String, cluster: String },
+    #[error(
+        "Secret {namespace}/{name} exists in the control plane and is not the system's; hint: delete it, or choose \
+         another --cluster-namespace"
+    )]
+    ForeignSecret { namespace: String, name: String },
+}
+
+/// The result of whatever makes a cluster a member.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn api(doing: impl Into<String>, source: kube::Error) -> Self {
+        Self::Api { doing: doing.into(), source }
+    }
+
+    /// Returns the error and its cause in one line that is never long: the cause may be the words of a foreign cluster.
+    pub fn brief(&self) -> String {
+        let cause = match self {
+            Self::Api { source: kube::Error::Api(status), .. } => status.message.clone(),
+            Self::Api { source, .. } => root(source).to_string(),
+            Self::Malformed(source) => source.to_string(),
+            _ => return self.to_string(),
+        };
+        format!("{self}: {}", shortened(cause))
+    }
+}
+
+/// Returns the innermost cause of an error: of a connection that failed, it says why.
+fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost
+}
 
 /// Which credentials a member gives to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +116,7 @@ pub async fn prepare_member(
     name: &str,
     namespace: &str,
     reported: Reported,
-) -> anyhow::Result<Credentials> {
+) -> Result<Credentials> {
     let mut credentials = Credentials { impersonator: None, own: None };
     if reported == Reported::NONE {
         return Ok(credentials);
@@ -79,7 +145,7 @@ pub async fn prepare_member(
 }
 
 /// Lets the control plane's account do everything in the member.
-async fn own_role(member: &Client, account: &str, namespace: &str) -> anyhow::Result<()> {
+async fn own_role(member: &Client, account: &str, namespace: &str) -> Result<()> {
     let role = names::cluster_role(account);
     ensure::<ClusterRole>(
         &Api::all(member.clone()),
@@ -104,8 +170,7 @@ async fn own_role(member: &Client, account: &str, namespace: &str) -> anyhow::Re
 }
 
 /// Makes a token Secret and waits until the member has filled it.
-async fn token_of(secrets: &Api<Secret>, account: &str) -> anyhow::Result<Secret> {
-    const PATIENCE: Duration = Duration::from_secs(30);
+async fn token_of(secrets: &Api<Secret>, account: &str) -> Result<Secret> {
     ensure(
         secrets,
         json!({
@@ -127,19 +192,13 @@ async fn token_of(secrets: &Api<Secret>, account: &str) -> anyhow::Result<Secret
                 return Ok::<_, kube::Error>(secret);
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(Duration::from_secs(1));
+            wait = wait.saturating_mul(2).min(Duration::from_secs(1));
         }
     };
     tokio::time::timeout(PATIENCE, filled)
         .await
-        .with_context(|| {
-            format!(
-                "the cluster did not issue a token for service account {account} within {} s; hint: its controller \
-                 manager does that",
-                PATIENCE.as_secs()
-            )
-        })?
-        .with_context(|| format!("cannot read secret {account} of the cluster"))
+        .map_err(|_| Error::NoToken { account: account.to_owned() })?
+        .map_err(|source| Error::api(format!("read secret {account} of the cluster"), source))
 }
 
 impl Credentials {
@@ -150,15 +209,18 @@ impl Credentials {
         name: &str,
         namespace: &str,
         owner: Option<&Cluster>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let owner = owner.and_then(|cluster| cluster.metadata.uid.as_deref());
         let secrets = Api::<Secret>::namespaced(control.clone(), namespace);
         if let Some(token) = &self.impersonator {
-            let data = json!({ SECRET_TOKEN: token });
+            let data = BTreeMap::from([(SECRET_TOKEN.to_owned(), token.clone())]);
             put_secret(&secrets, namespace, &names::impersonation_secret(name), data, owner).await?;
         }
         if let Some(own) = &self.own {
-            let data = json!({ SECRET_CA_BUNDLE: own.certificates, SECRET_TOKEN: own.token });
+            let data = BTreeMap::from([
+                (SECRET_CA_BUNDLE.to_owned(), own.certificates.clone()),
+                (SECRET_TOKEN.to_owned(), own.token.clone()),
+            ]);
             put_secret(&secrets, namespace, name, data, owner).await?;
         }
         Ok(())
@@ -179,28 +241,25 @@ impl Credentials {
     }
 
     /// Lets the Secrets disappear with the Cluster.
-    pub async fn belong_to(
-        &self,
-        control: &Client,
-        cluster: &Cluster,
-        namespace: &str,
-    ) -> anyhow::Result<()> {
+    pub async fn belong_to(&self, control: &Client, cluster: &Cluster, namespace: &str) -> Result<()> {
         let name = cluster.metadata.name.as_deref().unwrap_or("");
         let secrets = Api::<Secret>::namespaced(control.clone(), namespace);
-        let owner = cluster.controller_owner_ref(&()).context("the new cluster has no UID")?;
-        let patch = json!({ "metadata": { "ownerReferences": [owner_with_block(&owner)] } });
+        let mut owner = cluster.controller_owner_ref(&()).ok_or(Error::NoUid)?;
+        owner.block_owner_deletion = Some(true);
+        let patch = json!({ "metadata": { "ownerReferences": [owner] } });
         let impersonation = names::impersonation_secret(name);
         let impersonation = self.impersonator.as_ref().map(|_| impersonation.as_str());
         for secret in impersonation.into_iter().chain(self.own.as_ref().map(|_| name)) {
-            let known =
-                secrets.get_metadata(secret).await.with_context(|| format!("cannot read Secret {secret}"))?;
+            let known = secrets
+                .get_metadata(secret)
+                .await
+                .map_err(|source| Error::api(format!("read Secret {secret}"), source))?;
             if is_owned(&known.metadata, &owner.uid) {
                 continue;
             }
-            secrets
-                .patch(secret, &PatchParams::default(), &Patch::Merge(&patch))
-                .await
-                .with_context(|| format!("cannot make cluster {name} the owner of secret {secret}"))?;
+            secrets.patch(secret, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(
+                |source| Error::api(format!("make cluster {name} the owner of secret {secret}"), source),
+            )?;
         }
         Ok(())
     }
@@ -212,43 +271,44 @@ async fn put_secret(
     secrets: &Api<Secret>,
     namespace: &str,
     name: &str,
-    data: Value,
+    data: BTreeMap<String, ByteString>,
     owner: Option<&str>,
-) -> anyhow::Result<()> {
-    let wanted: Secret = serde_json::from_value(json!({ "metadata": system(name), "data": data }))
-        .context("an object of ours is malformed")?;
+) -> Result<()> {
+    let labels = BTreeMap::from([(api::labels::SYSTEM.to_owned(), api::labels::TRUE.to_owned())]);
+    let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
+    let wanted = Secret { metadata, data: Some(data.clone()), ..Secret::default() };
     match secrets.create(&PostParams::default(), &wanted).await {
         Ok(_) => return Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot create Secret {name}")),
+        Err(source) => return Err(Error::api(format!("create Secret {name}"), source)),
     }
-    let old = secrets.get(name).await.with_context(|| format!("cannot read Secret {name}"))?;
+    let old = secrets.get(name).await;
+    let old = old.map_err(|source| Error::api(format!("read Secret {name}"), source))?;
     let labels = old.metadata.labels.clone().unwrap_or_default();
     if labels.get(api::labels::SYSTEM).map(String::as_str) != Some(api::labels::TRUE) {
-        bail!(
-            "Secret {namespace}/{name} exists in the control plane and is not the system's; hint: delete it, or choose \
-             another --cluster-namespace"
-        );
+        return Err(Error::ForeignSecret { namespace: namespace.to_owned(), name: name.to_owned() });
     }
     let keeps_owner = owner.is_some_and(|owner| is_owned(&old.metadata, owner));
-    if keeps_owner && old.data == wanted.data {
+    if keeps_owner && old.data.as_ref() == Some(&data) {
         return Ok(());
     }
-    let mut entries = data;
+    let mut entries = Map::new();
     for key in old.data.unwrap_or_default().into_keys() {
-        if entries.get(&key).is_none() {
-            entries[key] = Value::Null;
-        }
+        entries.insert(key, Value::Null);
     }
-    let mut patch = json!({ "data": entries });
-    if !keeps_owner {
+    for (key, value) in &data {
+        entries.insert(key.clone(), json!(value));
+    }
+    let patch = if keeps_owner {
+        json!({ "data": entries })
+    } else {
         // Without its old owner: the garbage collector would remove it together with the Cluster that is gone.
-        patch["metadata"] = json!({ "ownerReferences": null });
-    }
+        json!({ "data": entries, "metadata": { "ownerReferences": null } })
+    };
     secrets
         .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await
-        .with_context(|| format!("cannot update Secret {name}"))?;
+        .map_err(|source| Error::api(format!("update Secret {name}"), source))?;
     Ok(())
 }
 
@@ -256,27 +316,39 @@ fn is_owned(metadata: &ObjectMeta, uid: &str) -> bool {
     metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid)
 }
 
-fn owner_with_block(owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference) -> Value {
-    let mut owner = json!(owner);
-    owner["blockOwnerDeletion"] = true.into();
-    owner
-}
-
 /// The metadata of the system's own objects.
-pub(crate) fn system(name: &str) -> Value {
+pub fn system(name: &str) -> Value {
     json!({ "name": name, "labels": { api::labels::SYSTEM: api::labels::TRUE } })
 }
 
 /// Creates an object unless it exists.
-pub(crate) async fn ensure<K>(objects: &Api<K>, object: Value) -> anyhow::Result<()>
+pub async fn ensure<K>(objects: &Api<K>, object: Value) -> Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
-    let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
-    let object: K = serde_json::from_value(object).context("an object of ours is malformed")?;
+    let object: K = serde_json::from_value(object)?;
+    let name = object.meta().name.clone().unwrap_or_default();
     match objects.create(&PostParams::default(), &object).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("cannot create {} {name}", K::kind(&()))),
+        Err(source) => Err(Error::api(format!("create {} {name}", K::kind(&())), source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_foreign_cluster_says_is_cut() {
+        let said = kube::core::Status::failure(&"no".repeat(1 << 20), "Forbidden").with_code(403);
+        let error = Error::api("create Namespace n", kube::Error::Api(said.boxed()));
+        let brief = error.brief();
+        assert!(
+            brief.starts_with("cannot create Namespace n: nono") && brief.len() < 8 << 10,
+            "{}",
+            brief.len()
+        );
+        assert_eq!(Error::NoUid.brief(), "the new cluster has no UID");
     }
 }

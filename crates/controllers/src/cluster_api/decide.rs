@@ -1,0 +1,299 @@
+//! What becomes of a cluster of cluster-api: joined, unjoined, refused or left alone. Pure.
+
+use std::sync::Arc;
+
+use api::cluster::{Cluster, ClusterSyncMode};
+use api::constants::CLUSTER_NAME_MAX_LENGTH;
+use apimachinery::names::dns1123_label;
+use kube::api::DynamicObject;
+use member::kubeconfig::Access;
+use runtime::Key;
+use serde_json::Value;
+
+use super::origin::Origin;
+
+/// The phase in which a cluster has a control plane that answers.
+const PROVISIONED: &str = "Provisioned";
+
+/// What is kept of an object of the management cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(super) uid: String,
+    /// `status.phase`
+    pub(super) phase: String,
+    /// It is being deleted; what is in its cluster still runs.
+    pub(super) is_deleting: bool,
+}
+
+impl Seen {
+    pub(super) fn of(object: &DynamicObject) -> Self {
+        let phase = object.data.pointer("/status/phase").and_then(Value::as_str);
+        Self {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            phase: phase.unwrap_or("").to_owned(),
+            is_deleting: object.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// Returns why it cannot be joined at the moment.
+    fn obstacle(&self) -> Option<&'static str> {
+        if self.is_deleting {
+            Some("it is being deleted")
+        } else if self.phase != PROVISIONED {
+            Some("it is not provisioned yet")
+        } else {
+            None
+        }
+    }
+}
+
+/// What is known under a namespace and name of the management cluster.
+pub(crate) struct View {
+    key: Key,
+    /// The object there.
+    pub(super) seen: Option<Arc<Seen>>,
+    /// The Cluster of the same name.
+    cluster: Option<Arc<Cluster>>,
+    /// What that Cluster was joined for, if it was joined for this.
+    origin: Option<Origin>,
+    /// The UID of the management cluster; empty where it does not matter.
+    pub(super) management: String,
+    /// The kubeconfig of the object's cluster, if it is to be joined and there is one.
+    pub(super) kubeconfig: Option<Vec<u8>>,
+}
+
+impl View {
+    pub(super) fn new(key: Key, seen: Option<Arc<Seen>>, cluster: Option<Arc<Cluster>>) -> Self {
+        let origin = cluster.as_deref().and_then(Origin::of).filter(|origin| origin.key == key);
+        Self { key, seen, cluster, origin, management: String::new(), kubeconfig: None }
+    }
+
+    /// Returns whether all that is missing may be a kubeconfig.
+    pub(super) fn may_join(&self) -> bool {
+        self.cluster.is_none() && self.seen.as_ref().is_some_and(|seen| seen.obstacle().is_none())
+    }
+
+    /// Returns whether what was joined may be gone.
+    pub(super) fn may_unjoin(&self) -> bool {
+        self.origin.is_some() && self.seen.is_none()
+    }
+}
+
+/// What happens.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+    /// It would be joined if this was not so; users are told.
+    Refuse(String),
+    /// It becomes a member that was joined for this object, by this way.
+    Join(Origin, Access),
+    /// The Cluster that was joined for this object is deleted.
+    Unjoin(Origin),
+}
+
+/// Returns the name of the Secret with the kubeconfig of a cluster.
+pub(super) fn secret_of(name: &str) -> String {
+    format!("{name}-kubeconfig")
+}
+
+pub(super) fn decide(view: &View) -> Plan {
+    match (&view.cluster, &view.origin, &view.seen) {
+        (Some(cluster), Some(origin), _) => joined(view, cluster, origin),
+        (Some(_), None, Some(seen)) => match seen.obstacle() {
+            Some(why) => Plan::Nothing(why),
+            None => Plan::Refuse(format!(
+                "the control plane has a cluster named {}, which was not joined for this one",
+                view.key.name
+            )),
+        },
+        (None, _, Some(seen)) => join(view, seen),
+        (_, _, None) => Plan::Nothing("it is gone, and nothing was joined for it"),
+    }
+}
+
+/// The control plane has a cluster that was joined for this name.
+fn joined(view: &View, cluster: &Cluster, origin: &Origin) -> Plan {
+    if cluster.metadata.deletion_timestamp.is_some() {
+        return Plan::Nothing("it is leaving");
+    }
+    if let Some(seen) = &view.seen {
+        return match seen.obstacle() {
+            _ if seen.uid == origin.uid => Plan::Nothing("it is joined"),
+            Some(why) => Plan::Nothing(why),
+            // The same cluster may have a new object, restored from a backup or moved from another management cluster. So
+            // nothing leaves on its own here, as in upstream.
+            None => Plan::Refuse(format!(
+                "cluster {} was joined for another object of this name; it is joined for this one when it has been unjoined",
+                view.key.name
+            )),
+        };
+    }
+    if view.management != origin.management {
+        // An empty management cluster behind the same address must not take everything away.
+        return Plan::Nothing("it was joined from another management cluster");
+    }
+    if cluster.spec.sync_mode == ClusterSyncMode::Pull {
+        return Plan::Nothing("it is in pull mode by now, and its agent's to take out");
+    }
+    Plan::Unjoin(origin.clone())
+}
+
+/// No cluster of this name is known.
+fn join(view: &View, seen: &Seen) -> Plan {
+    if let Some(why) = seen.obstacle() {
+        return Plan::Nothing(why);
+    }
+    let Key { namespace, name } = &view.key;
+    if name.len() > CLUSTER_NAME_MAX_LENGTH || !dns1123_label(name).is_empty() {
+        return Plan::Refuse(format!(
+            "a cluster of the control plane cannot have its name: it must be a DNS label of at most \
+             {CLUSTER_NAME_MAX_LENGTH} characters"
+        ));
+    }
+    let secret = secret_of(name);
+    let Some(kubeconfig) = &view.kubeconfig else {
+        return Plan::Refuse(format!(
+            "there is no Secret {namespace}/{secret} with its kubeconfig under the key value"
+        ));
+    };
+    match Access::read(kubeconfig) {
+        Ok(access) => {
+            let management = view.management.clone();
+            Plan::Join(Origin { management, key: view.key.clone(), uid: seen.uid.clone() }, access)
+        }
+        Err(why) => Plan::Refuse(format!("the kubeconfig in Secret {namespace}/{secret} is not used: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::labels::annotations::JOINED_FOR;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{cluster, deleting, merged};
+
+    const KUBECONFIG: &str = r#"
+current-context: it
+contexts: [{name: it, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443"}}]
+users: [{name: u, user: {token: t}}]
+"#;
+
+    fn origin(management: &str, uid: &str) -> Origin {
+        Origin { management: management.into(), key: Key::new("capi", "m1"), uid: uid.into() }
+    }
+
+    fn seen(uid: &str, phase: &str) -> Option<Arc<Seen>> {
+        Some(Arc::new(Seen { uid: uid.into(), phase: phase.into(), is_deleting: false }))
+    }
+
+    /// A Cluster that was joined for an object, and how it differs otherwise.
+    fn joined_for(origin: &Origin, otherwise: Value) -> Option<Arc<Cluster>> {
+        let base = json!({ "metadata": { "annotations": { JOINED_FOR: origin.to_string() } } });
+        Some(Arc::new(cluster("m1", "True", merged(base, otherwise))))
+    }
+
+    /// What is seen in the management cluster `k`.
+    fn view(seen: Option<Arc<Seen>>, cluster: Option<Arc<Cluster>>) -> View {
+        let view = View::new(Key::new("capi", "m1"), seen, cluster);
+        View { management: "k".into(), ..view }
+    }
+
+    fn with_kubeconfig(view: View, text: &str) -> View {
+        View { kubeconfig: Some(text.as_bytes().to_vec()), ..view }
+    }
+
+    fn refused(plan: &Plan, expected: &str) -> bool {
+        matches!(plan, Plan::Refuse(why) if why.contains(expected))
+    }
+
+    #[test]
+    fn what_is_provisioned_is_joined() {
+        let provisioned = || view(seen("u", PROVISIONED), None);
+        assert!(provisioned().may_join() && !provisioned().may_unjoin());
+        let access = Access::read(KUBECONFIG.as_bytes()).expect("it is of use");
+        let plan = decide(&with_kubeconfig(provisioned(), KUBECONFIG));
+        assert_eq!(plan, Plan::Join(origin("k", "u"), access));
+        assert!(refused(&decide(&provisioned()), "no Secret capi/m1-kubeconfig"));
+        let exec = KUBECONFIG.replace("token: t", "exec: {command: sh}");
+        let plan = decide(&with_kubeconfig(provisioned(), &exec));
+        assert!(refused(&plan, "Secret capi/m1-kubeconfig is not used: it wants a program to be run (exec)"));
+
+        for phase in ["", "Pending", "Provisioning", "Deleting", "Failed", "Unknown"] {
+            let early = with_kubeconfig(view(seen("u", phase), None), KUBECONFIG);
+            assert!(!early.may_join(), "{phase}");
+            assert_eq!(decide(&early), Plan::Nothing("it is not provisioned yet"), "{phase}");
+        }
+        let leaving = Seen { uid: "u".into(), phase: PROVISIONED.into(), is_deleting: true };
+        let leaving = with_kubeconfig(view(Some(Arc::new(leaving)), None), KUBECONFIG);
+        assert!(!leaving.may_join());
+        assert_eq!(decide(&leaving), Plan::Nothing("it is being deleted"));
+    }
+
+    #[test]
+    fn names_that_no_cluster_can_have_are_refused() {
+        for name in ["a.b", &"a".repeat(49)] {
+            let view = View::new(Key::new("capi", name), seen("u", PROVISIONED), None);
+            assert!(
+                refused(&decide(&with_kubeconfig(view, KUBECONFIG)), "a DNS label of at most 48"),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_joined_leaves_when_its_object_is_gone_and_for_nothing_else() {
+        let (ours, none) = (origin("k", "u"), || json!({}));
+        let pull = json!({ "spec": { "syncMode": "Pull" } });
+        let cases = [
+            ("it is there", seen("u", PROVISIONED), none(), Plan::Nothing("it is joined")),
+            ("it has trouble", seen("u", "Failed"), none(), Plan::Nothing("it is joined")),
+            ("its deletion has begun", seen("u", "Deleting"), none(), Plan::Nothing("it is joined")),
+            ("it is gone", None, none(), Plan::Unjoin(ours.clone())),
+            ("another is to come", seen("v", "Pending"), none(), Plan::Nothing("it is not provisioned yet")),
+            ("it leaves already", None, deleting(), Plan::Nothing("it is leaving")),
+            (
+                "it is an agent's by now",
+                None,
+                pull,
+                Plan::Nothing("it is in pull mode by now, and its agent's to take out"),
+            ),
+        ];
+        for (name, seen, otherwise, expected) in cases {
+            assert_eq!(decide(&view(seen, joined_for(&ours, otherwise))), expected, "{name}");
+        }
+        let replaced = view(seen("v", PROVISIONED), joined_for(&ours, json!({})));
+        assert!(!replaced.may_unjoin() && !replaced.may_join());
+        assert!(refused(&decide(&replaced), "cluster m1 was joined for another object of this name"));
+    }
+
+    #[test]
+    fn another_management_cluster_takes_nothing_away() {
+        let theirs = origin("other", "u");
+        let elsewhere = Plan::Nothing("it was joined from another management cluster");
+        assert_eq!(decide(&view(None, joined_for(&theirs, json!({})))), elsewhere);
+        let moved = view(seen("v", PROVISIONED), joined_for(&theirs, json!({})));
+        assert!(refused(&decide(&moved), "cluster m1 was joined for another object of this name"));
+    }
+
+    #[test]
+    fn what_was_joined_by_others_is_left_alone() {
+        let by_hand = || Some(Arc::new(cluster("m1", "True", json!({}))));
+        let plan = decide(&with_kubeconfig(view(seen("u", PROVISIONED), by_hand()), KUBECONFIG));
+        assert!(refused(&plan, "has a cluster named m1, which was not joined for this one"));
+        assert_eq!(
+            decide(&view(seen("u", "Pending"), by_hand())),
+            Plan::Nothing("it is not provisioned yet")
+        );
+        let nothing = || Plan::Nothing("it is gone, and nothing was joined for it");
+        assert_eq!(decide(&view(None, by_hand())), nothing());
+        assert_eq!(decide(&view(None, None)), nothing());
+        // Joined for an object of this name in another namespace.
+        let neighbour = Origin { key: Key::new("other", "m1"), ..origin("k", "u") };
+        assert_eq!(decide(&view(None, joined_for(&neighbour, json!({})))), nothing());
+        let second = decide(&view(seen("v", PROVISIONED), joined_for(&neighbour, json!({}))));
+        assert!(refused(&second, "which was not joined for this one"));
+    }
+}
