@@ -329,7 +329,8 @@ impl Detector {
         let version = template.resource_version();
         let Some(template) = self.claim(template, claim).await? else { return Ok(false) };
         let claimed_now = template.resource_version() != version;
-        if !bind {
+        // The answer may show that another controller has claimed it since we looked.
+        if !bind || decide::is_anothers(&template) {
             return Ok(false);
         }
         let priority_class = self.priority_class(policy.spec()).await?;
@@ -363,6 +364,13 @@ impl Detector {
             Some(patch) => self.plane.templates.patch(&TemplateKey::of(template), patch).await,
             None => self.whole(marked).await,
         }
+    }
+
+    /// Returns whether another controller has claimed a template. It claims the template before it writes the binding, so
+    /// where a binding shows its mark, the server knows of the claim, and the mirror may not. A policy that wrote such a
+    /// binding would take the object from clusters that the other controller wants.
+    async fn is_anothers_by_now(&self, key: &TemplateKey) -> Result<bool, Error> {
+        Ok(self.plane.templates.current(key).await?.is_some_and(|template| decide::is_anothers(&template)))
     }
 
     /// Returns all of a template of which the mirror may have the head only.
@@ -403,6 +411,9 @@ impl Detector {
         };
         let name = Binding::metadata(&desired).name.clone().unwrap_or_default();
         let (existing, key) = (mirror.get(template.namespace(), &name), TemplateKey::of(template));
+        if existing.as_deref().is_some_and(decide::is_managed) && self.is_anothers_by_now(&key).await? {
+            return Ok(false);
+        }
         let plan = {
             let bound = self.bound.lock();
             let memory = (bound.get(&key), template);

@@ -187,13 +187,18 @@ impl Templates {
     /// As [`Self::patch`], unless it would change nothing: the mirror may not show yet what was written a moment ago, so the
     /// server is asked.
     pub(crate) async fn patch_unless_equal(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
-        let served = self.served(&key.kind)?;
-        let Some(found) = self.api(&served, &key.namespace).get_opt(&key.name).await? else { return Ok(()) };
-        let found = tree(found, &served.resource);
+        let Some(found) = self.current(key).await? else { return Ok(()) };
         if is_news(&found, &patch) {
             self.patch(key, patch).await?;
         }
         Ok(())
+    }
+
+    /// Returns a template as the server has it.
+    pub(crate) async fn current(&self, key: &TemplateKey) -> Result<Option<Value>, Error> {
+        let served = self.served(&key.kind)?;
+        let found = self.api(&served, &key.namespace).get_opt(&key.name).await?;
+        Ok(found.map(|found| tree(found, &served.resource)))
     }
 
     /// Patches a template's status; that it is gone is fine.

@@ -160,6 +160,15 @@ impl Reconcile for Controller {
         for step in first {
             self.carry_out(key, &view, step).await?;
         }
+        // The claim comes before the binding: a policy that meets the binding asks whose the Service is.
+        let (claims, mut rest): (Vec<Step>, Vec<Step>) =
+            rest.into_iter().partition(|step| matches!(step, Step::PatchService(_)));
+        for step in claims {
+            if let Err(error) = self.carry_out(key, &view, step).await {
+                errors.push(error);
+                rest.retain(|step| !matches!(step, Step::CreateBinding(_) | Step::UpdateBinding(..)));
+            }
+        }
         let (last, rest): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| matches!(step, Step::Release));
         let results = join_all(rest.into_iter().map(|step| self.carry_out(key, &view, step))).await;

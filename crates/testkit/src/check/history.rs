@@ -234,9 +234,15 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
             entry.is_on(&resource) && entry.target.namespace == namespace && entry.target.name == name
         };
         let of_template = |entry: &&Entry| is_of_template(entry, work);
-        let given_up = before[born..].iter().any(|entry| {
+        let gives_up = |entry: &&Entry| entry.verb == "delete" || !wants(entry.shown(), cluster);
+        // A Work may be made after its binding has changed its mind, by a controller that had not seen that yet.
+        let at_birth = before[..born]
+            .iter()
+            .rfind(|entry| of_binding(entry) && (entry.verb == "delete" || tells(entry.shown())));
+        let given_up = at_birth.is_some_and(gives_up);
+        let given_up = given_up || before[born..].iter().any(|entry| {
             if of_binding(entry) {
-                entry.verb == "delete" || !wants(entry.shown(), cluster)
+                gives_up(entry)
             } else {
                 // A whole collection, a namespace, a cluster, or the template itself: what hangs on it goes without a word.
                 entry.verb == "deletecollection"
@@ -259,10 +265,14 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
 fn wants(binding: &Value, cluster: &str) -> bool {
     let going = binding["metadata"]["deletionTimestamp"].is_string();
     let evicting = evicting_clusters(binding).any(|evicting| evicting == cluster);
-    let tells = ["clusters", "requiredBy"].iter().any(|field| binding["spec"].get(field).is_some());
+    !going && !evicting && (!tells(binding) || wanted_clusters(binding).contains(&cluster))
+}
+
+/// Whether a binding, or the part of it that was written, says which clusters it wants.
+fn tells(binding: &Value) -> bool {
+    let chosen = ["clusters", "requiredBy"].iter().any(|field| binding["spec"].get(field).is_some());
     // A whole binding without either wants no cluster; it has its object.
-    let whole = binding["spec"]["resource"].is_object();
-    !going && !evicting && (!(tells || whole) || wanted_clusters(binding).contains(&cluster))
+    chosen || binding["spec"]["resource"].is_object()
 }
 
 fn is_above(entry: &Entry, cluster: &str, namespace: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::labels::RESOURCE_TEMPLATE_CLAIMED_BY;
+use api::labels::{BINDING_MANAGED_BY, RESOURCE_TEMPLATE_CLAIMED_BY};
 use api::policy::PropagationSpec;
 use propagation::activation::specification_changed;
 use propagation::binding::{self, Change};
@@ -101,7 +101,7 @@ pub(super) fn decide(view: &View) -> Plan {
     if template.is_deleting() {
         return Plan::Nothing("it goes");
     }
-    if template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty()) {
+    if is_anothers(template) {
         return Plan::Nothing("another controller claims it");
     }
     let Some(held) = &view.held else {
@@ -121,6 +121,17 @@ pub(super) fn decide(view: &View) -> Plan {
         (false, false) if view.touch.fresh => Plan::Nothing("its policy no longer selects it"),
         (false, false) => Plan::AskPolicy(policy),
     }
+}
+
+/// Whether a controller other than the detector has claimed a template, as that of MultiClusterServices does.
+pub(super) fn is_anothers(template: &Value) -> bool {
+    template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty())
+}
+
+/// Whether a controller other than the detector has written a binding.
+pub(super) fn is_managed<B: Binding>(binding: &B) -> bool {
+    let mark = binding.metadata().labels.as_ref().and_then(|labels| labels.get(BINDING_MANAGED_BY));
+    mark.is_some_and(|manager| !manager.is_empty())
 }
 
 fn apply(view: &View, policy: &Choice) -> Plan {

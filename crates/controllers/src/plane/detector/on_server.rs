@@ -1,6 +1,7 @@
 //! The detector on a server: claims, bindings, and what is not written twice.
 
 use api::config::ResourceInterpreterCustomization;
+use api::labels::{BINDING_MANAGED_BY, RESOURCE_TEMPLATE_CLAIMED_BY};
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use propagation::skip::SkipRules;
@@ -127,6 +128,42 @@ async fn components_that_are_listed_and_that_cannot_be_are_told_of() {
     assert_eq!(test.once("web").await, Outcome::Done);
     assert_eq!(test.stored_binding("web").await.expect("a binding").spec.components.len(), 1);
     assert!(test.world.event("GetComponentsSucceed").await.starts_with("Get components of"));
+    test.end().await;
+}
+
+#[tokio::test]
+async fn what_another_controller_claims_in_the_meantime_is_left_to_it() {
+    let test = Test::new().await;
+    test.policy("p", json!({})).await;
+    let claimed_by = |holder: Value| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: holder } } });
+    // The mirror does not show that claim yet; the answer to ours does.
+    let made: ConfigMap = read(test.world.template("web", json!({})).await);
+    test.world.patch(&made, claimed_by(json!("X"))).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [CLAIM]);
+    assert!(test.stored_binding("web").await.is_none());
+
+    // Ours came first, but the binding is the other controller's by now.
+    let free = test.world.patch(&made, claimed_by(Value::Null)).await;
+    test.world.know(free);
+    let binding = json!({
+        "metadata": {
+            "name": "web-configmap", "namespace": test.world.namespace, "labels": { BINDING_MANAGED_BY: "X" },
+        },
+        "spec": { "resource": { "apiVersion": "v1", "kind": "ConfigMap", "name": "web" } },
+    });
+    let _: Arc<ResourceBinding> = test.world.put(&test.world.environment.mirrors.bindings, binding).await;
+    test.world.patch(&made, claimed_by(json!("X"))).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
+
+    // A mark that was forgotten on the binding keeps nobody out.
+    test.world.patch(&made, claimed_by(Value::Null)).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), ["PATCH */resourcebindings/web-configmap"]);
     test.end().await;
 }
 

@@ -221,6 +221,25 @@ fn a_work_that_is_deleted_although_it_is_wanted_is_noticed() {
     assert_eq!(lost(&log).len(), 1);
 }
 
+#[test]
+fn a_work_that_was_made_too_late_may_go() {
+    // Whoever made the Work had not yet seen that its binding no longer wanted it.
+    let mut log = Log::default();
+    log.binding(1, &["m1"]).binding(2, &["m2"]).work(3, "create").binding(4, &["m1", "m2"]).work(5, "delete");
+    assert_eq!(lost(&log), Vec::<String>::new());
+    let mut log = Log::default();
+    let binding = ("resourcebindings", "default", "nginx-deployment");
+    log.binding(1, &["m1"]).add(2, "anna", "delete", binding, Value::Null, Value::Null);
+    log.work(3, "create").binding(4, &["m1"]).work(5, "delete");
+    assert_eq!(lost(&log), Vec::<String>::new(), "its binding was gone");
+    // What tells nothing about clusters does not count.
+    let mut log = Log::default();
+    log.binding(1, &["m1"]);
+    log.add(2, US, "patch", binding, json!({"metadata": {"labels": {"a": "b"}}}), Value::Null);
+    log.work(3, "create").work(4, "delete");
+    assert_eq!(lost(&log).len(), 1);
+}
+
 /// A log of a server whose clients do not ask for more than metadata.
 fn terse(patched: Value) -> Log {
     let mut log = Log::default();
