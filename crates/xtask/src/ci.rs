@@ -33,6 +33,7 @@ use crate::{
     dependencies,
     workspace::{Workspace, cargo},
 };
+use binaries::Conditions;
 use fleet::Fleet;
 
 #[derive(clap::Args)]
@@ -59,6 +60,10 @@ pub(crate) struct Arguments {
     /// In the last so many of these runs, keep every processor busy with something else.
     #[arg(long, value_name = "N", default_value_t = 0)]
     under_load: usize,
+    /// Run tests that fail once more, if they are few. Those that pass then are named at the end: each is a bug to mend, in the test or in
+    /// what it tests, but not a reason to turn a change away.
+    #[arg(long)]
+    second_try: bool,
     /// Show the steps and what they check.
     #[arg(long)]
     list: bool,
@@ -134,6 +139,10 @@ struct Context {
     repeat: usize,
     /// How many of the last runs have a load beside them.
     under_load: usize,
+    /// Tests that fail are run once more.
+    second_try: bool,
+    /// Tests that passed only then.
+    unsteady: RefCell<Vec<String>>,
     /// Those tests, each with what it needs.
     left_out: RefCell<Vec<String>>,
 }
@@ -196,10 +205,12 @@ fn test(context: &Context) -> Result<()> {
     }
     let logs = context.workspace.target.join(format!("test-logs-{}", std::process::id()));
     let has_library = tests.iter().any(binaries::Binary::is_library);
+    let conditions = Conditions { environment: &environment, logs: &logs, second_try: context.second_try };
     let passed = repeated(context.repeat, |number| {
         let busy = number + context.under_load >= context.repeat;
         let _load = busy.then(Load::on_all_processors);
-        binaries::run(tests.clone(), &environment, &logs)
+        context.unsteady.borrow_mut().extend(binaries::run(tests.clone(), &conditions)?);
+        Ok(())
     });
     // Rustdoc compiles and runs the examples in the documentation; cargo refuses to look for any without a library.
     let examples = match has_library {
@@ -301,6 +312,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         pods: arguments.pods,
         repeat: arguments.repeat,
         under_load: arguments.under_load,
+        second_try: arguments.second_try,
+        unsteady: RefCell::default(),
         left_out: RefCell::default(),
     };
     let started = Instant::now();
@@ -316,9 +329,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         results.push((step.name, took, result));
     }
-    let left_out = context.left_out.take();
+    let (left_out, unsteady) = (context.left_out.take(), context.unsteady.take());
     drop(context); // ends the clusters
-    eprintln!("\n{}", summary(&results, started.elapsed(), &left_out));
+    eprintln!("\n{}", summary(&results, started.elapsed(), &left_out, &unsteady));
     let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
     if failed > 0 {
         bail!("{failed} of {} steps failed", results.len());
@@ -338,7 +351,7 @@ fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step
     Ok(steps.into_iter().filter(wanted).collect())
 }
 
-fn summary(results: &Results<'_>, total: Duration, left_out: &[String]) -> String {
+fn summary(results: &Results<'_>, total: Duration, left_out: &[String], unsteady: &[String]) -> String {
     let mut lines: Vec<String> = results
         .iter()
         .map(|(name, took, result)| {
@@ -350,6 +363,13 @@ fn summary(results: &Results<'_>, total: Duration, left_out: &[String]) -> Strin
     if !left_out.is_empty() {
         lines.push(format!("\n  {} tests were LEFT OUT, so this says nothing about:", left_out.len()));
         lines.extend(left_out.iter().map(|test| format!("    {test}")));
+    }
+    if !unsteady.is_empty() {
+        lines.push(format!(
+            "\n  {} tests passed ONLY AT THE SECOND TRY; each is a bug to mend:",
+            unsteady.len()
+        ));
+        lines.extend(unsteady.iter().map(|test| format!("    {test}")));
     }
     lines.join("\n")
 }
@@ -399,7 +419,7 @@ mod tests {
             ("test", Duration::from_secs(2), Err(anyhow::anyhow!("x"))),
         ];
         assert_eq!(
-            summary(&results, Duration::from_secs(3), &[]),
+            summary(&results, Duration::from_secs(3), &[], &[]),
             "  fmt          passed      1.0 s\n  test         FAILED      2.0 s\n  total                    3.0 s"
         );
     }
@@ -412,10 +432,20 @@ mod tests {
     }
 
     #[test]
+    fn tests_that_need_a_second_try_are_named_in_the_summary() {
+        let passed = [("test", Duration::from_secs(1), Ok(()))];
+        let told = summary(&passed, Duration::from_secs(1), &[], &["app/propagation: a::b".to_string()]);
+        assert!(
+            told.contains("1 tests passed ONLY AT") && told.ends_with("    app/propagation: a::b"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn tests_that_were_left_out_are_counted_and_named_in_the_summary() {
         let noted = left_out("b::two: needs Go\na::one: needs kubectl\nb::two: needs Go\n");
         assert_eq!(noted, ["a::one: needs kubectl", "b::two: needs Go"]);
-        let told = summary(&[("test", Duration::from_secs(1), Ok(()))], Duration::from_secs(1), &noted);
+        let told = summary(&[("test", Duration::from_secs(1), Ok(()))], Duration::from_secs(1), &noted, &[]);
         assert!(told.contains("2 tests were LEFT OUT") && told.ends_with("    b::two: needs Go"), "{told}");
     }
 
@@ -430,6 +460,8 @@ mod tests {
             pods: false,
             repeat: 1,
             under_load: 0,
+            second_try: false,
+            unsteady: RefCell::default(),
             left_out: RefCell::default(),
         };
         assert!(context(false).clusters().expect("nothing fails").is_none());

@@ -25,6 +25,9 @@ const AT_ONCE: usize = 2;
 const LONGEST: &[&str] =
     &["propagation", "differential", "documents", "goclient", "attacker", "pods", "behaviour"];
 
+/// How many tests of one binary may have a second try. A change that breaks more than these is not unlucky.
+const UNLUCKY: usize = 3;
+
 /// One test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Binary {
@@ -40,6 +43,17 @@ struct Outcome {
     shown: String,
     took: Duration,
     passed: bool,
+    /// Tests that failed first and passed when they were run again.
+    unsteady: Vec<String>,
+}
+
+/// What a run is given.
+pub(super) struct Conditions<'a> {
+    pub(super) environment: &'a [(&'a str, String)],
+    /// Where the output of binaries is kept while they run.
+    pub(super) logs: &'a Path,
+    /// Whether tests that fail are run once more.
+    pub(super) second_try: bool,
 }
 
 /// Compiles tests with a command of cargo's that has no message format yet, and returns the binaries.
@@ -74,8 +88,9 @@ fn binary(message: &str) -> Option<Binary> {
     Some(Binary { folder, target: target.to_string(), program: message["executable"].as_str()?.into() })
 }
 
-/// Runs all binaries, whatever fails, and says which did.
-pub(super) fn run(mut binaries: Vec<Binary>, environment: &[(&str, String)], logs: &Path) -> Result<()> {
+/// Runs all binaries, whatever fails, and says which did. Returns the tests that passed at the second try only.
+pub(super) fn run(mut binaries: Vec<Binary>, conditions: &Conditions<'_>) -> Result<Vec<String>> {
+    let logs = conditions.logs;
     order(&mut binaries);
     std::fs::create_dir_all(logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let (waiting, done) = (Mutex::new(binaries.into_iter().enumerate()), Mutex::new(Vec::new()));
@@ -83,7 +98,7 @@ pub(super) fn run(mut binaries: Vec<Binary>, environment: &[(&str, String)], log
         loop {
             let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
             let Some((number, binary)) = next else { return Ok(()) };
-            let outcome = run_one(&binary, environment, &logs.join(number.to_string()))?;
+            let outcome = run_one(&binary, conditions, &logs.join(number.to_string()))?;
             if let Ok(mut done) = done.lock() {
                 done.push(outcome);
             }
@@ -103,7 +118,10 @@ pub(super) fn run(mut binaries: Vec<Binary>, environment: &[(&str, String)], log
     eprintln!("\n{}", slowest(&outcomes));
     let failed: Vec<&str> =
         outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.shown.as_str()).collect();
-    if failed.is_empty() { Ok(()) } else { bail!("tests failed in {}", failed.join(", ")) }
+    if !failed.is_empty() {
+        bail!("tests failed in {}", failed.join(", "));
+    }
+    Ok(outcomes.into_iter().flat_map(|outcome| outcome.unsteady).collect())
 }
 
 /// Puts first what takes longest; the rest keeps its order.
@@ -112,29 +130,63 @@ fn order(binaries: &mut [Binary]) {
     binaries.sort_by_key(|binary| place(binary).unwrap_or(LONGEST.len()));
 }
 
-fn run_one(binary: &Binary, environment: &[(&str, String)], log: &Path) -> Result<Outcome> {
+fn run_one(binary: &Binary, conditions: &Conditions<'_>, log: &Path) -> Result<Outcome> {
     let shown = binary.shown();
+    let started = Instant::now();
+    let first = run_tests(binary, &[], conditions, log)?;
+    let mut outcome = Outcome { shown, took: started.elapsed(), passed: first.passed, unsteady: Vec::new() };
+    outcome.tell(&first);
+    let failed = if first.passed || !conditions.second_try { Vec::new() } else { failures(&first.said) };
+    if (1..=UNLUCKY).contains(&failed.len()) {
+        eprintln!("     Trying again what failed in {}: {}", outcome.shown, failed.join(", "));
+        let second = run_tests(binary, &failed, conditions, log)?;
+        outcome.took = started.elapsed();
+        outcome.passed = second.passed;
+        outcome.tell(&second);
+        outcome.unsteady = failed.iter().map(|test| format!("{}: {test}", outcome.shown)).collect();
+    }
+    Ok(outcome)
+}
+
+/// What one start of a binary gave.
+struct Said {
+    said: String,
+    passed: bool,
+    how: String,
+}
+
+/// Runs the tests of a binary that are named, or all of them.
+fn run_tests(binary: &Binary, named: &[String], conditions: &Conditions<'_>, log: &Path) -> Result<Said> {
     let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let errors = output.try_clone().context("cannot write the log twice")?;
-    let started = Instant::now();
+    let exactly = if named.is_empty() { &[][..] } else { &["--exact"][..] };
     let status = Command::new(&binary.program)
+        .args(exactly)
+        .args(named)
         .current_dir(&binary.folder)
         .env("CARGO_MANIFEST_DIR", &binary.folder)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .envs(conditions.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
         .status()
-        .with_context(|| format!("cannot run {shown}"))?;
-    let took = started.elapsed();
+        .with_context(|| format!("cannot run {}", binary.shown()))?;
     let said = std::fs::read(log).unwrap_or_default();
-    eprintln!(
-        "     Ran {shown} in {:.1} s{}\n{}",
-        took.as_secs_f32(),
-        if status.success() { String::new() } else { format!(", which FAILED with {status}") },
-        String::from_utf8_lossy(&said)
-    );
-    Ok(Outcome { shown, took, passed: status.success() })
+    let said = String::from_utf8_lossy(&said).into_owned();
+    Ok(Said { said, passed: status.success(), how: status.to_string() })
+}
+
+/// Returns the tests that failed, by the list that a test binary ends with; none if it did not get that far.
+fn failures(said: &str) -> Vec<String> {
+    let Some((_, list)) = said.rsplit_once("\nfailures:\n") else { return Vec::new() };
+    list.lines().map_while(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
+}
+
+impl Outcome {
+    fn tell(&self, said: &Said) {
+        let verdict = if said.passed { String::new() } else { format!(", which FAILED with {}", said.how) };
+        eprintln!("     Ran {} in {:.1} s{verdict}\n{}", self.shown, self.took.as_secs_f32(), said.said);
+    }
 }
 
 impl Binary {
@@ -196,7 +248,46 @@ mod tests {
             program: program.into(),
         };
         let binaries = vec![binary("good", "true"), binary("bad", "false"), binary("fine", "true")];
-        let error = run(binaries, &[], &folder.path().join("logs")).expect_err("one fails").to_string();
+        let conditions =
+            Conditions { environment: &[], logs: &folder.path().join("logs"), second_try: false };
+        let error = run(binaries, &conditions).expect_err("one fails").to_string();
         assert!(error.contains("/bad") && !error.contains("/good") && !error.contains("/fine"), "{error}");
+    }
+
+    /// A binary that prints what it is told and has one test, which fails at first.
+    fn unlucky(folder: &Path, passes_again: bool) -> Binary {
+        let program = folder.join("unlucky");
+        let again = if passes_again { "echo ok; exit 0" } else { "echo no; exit 1" };
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --exact ] && [ \"$2\" = a::b ] && {{ {again}; }}\n\
+             printf 'noise\\n\\nfailures:\\n\\n---- a::b stdout ----\\n\\nfailures:\\n    a::b\\n\\ntest result: FAILED\\n'\nexit 101\n"
+        );
+        std::fs::write(&program, script).expect("a script");
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("it may run");
+        Binary { folder: folder.into(), target: "unlucky".to_string(), program }
+    }
+
+    #[test]
+    fn a_test_that_fails_has_a_second_try_where_that_is_wanted_and_is_named() {
+        for (second_try, passes_again, expected) in
+            [(true, true, Some(1)), (true, false, None), (false, true, None)]
+        {
+            let folder = tempfile::tempdir().expect("a folder for the test");
+            let logs = folder.path().join("logs");
+            let conditions = Conditions { environment: &[], logs: &logs, second_try };
+            let unsteady = run(vec![unlucky(folder.path(), passes_again)], &conditions).ok();
+            assert_eq!(unsteady.as_ref().map(Vec::len), expected, "{second_try} {passes_again}");
+            for test in unsteady.into_iter().flatten() {
+                assert!(test.ends_with("/unlucky: a::b"), "{test}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_failed_is_read_from_the_end() {
+        let said = "x\nfailures:\n\n---- a stdout ----\nfailures:\n    fake\n\nfailures:\n    a\n    b::c\n\ntest result: FAILED.";
+        assert_eq!(failures(said), ["a", "b::c"]);
+        assert_eq!(failures("killed before the end"), Vec::<String>::new());
     }
 }
