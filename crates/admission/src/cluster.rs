@@ -64,9 +64,11 @@ pub fn prepare_create(cluster: &mut Cluster, features: &Features) {
     }
 }
 
-/// Normalises a cluster that is about to be replaced: the stored status, a new generation if the spec differs.
+/// Normalises a cluster that is about to be replaced: the stored status, the times of taints that stay, a new generation if the
+/// spec differs.
 pub fn prepare_update(cluster: &mut Cluster, old: &Cluster, features: &Features) {
     cluster.status = old.status.clone();
+    keep_times(&mut cluster.spec.taints, &old.spec.taints);
     let generation = old.metadata.generation.unwrap_or_default();
     // Compared before the classes are normalised, as upstream.
     let changed = cluster.spec != old.spec;
@@ -74,6 +76,22 @@ pub fn prepare_update(cluster: &mut Cluster, old: &Cluster, features: &Features)
     if features.enabled(CUSTOMIZED_CLUSTER_RESOURCE_MODELING) {
         normalize_models(&mut cluster.spec.resource_models);
     }
+}
+
+/// Gives taints that are written without their time the one that they have. Who applies the same file every few minutes has not set
+/// them anew: tolerations count from that time, and would never end.
+fn keep_times(taints: &mut [Taint], old: &[Taint]) {
+    for taint in taints {
+        if taint.effect == EFFECT_NO_EXECUTE && taint.time_added.is_none() {
+            let known = old.iter().find(|known| is_same(known, taint));
+            taint.time_added = known.and_then(|known| known.time_added.clone());
+        }
+    }
+}
+
+fn is_same(one: &Taint, other: &Taint) -> bool {
+    let value = |taint: &Taint| taint.value.clone().unwrap_or_default();
+    one.key == other.key && one.effect == other.effect && value(one) == value(other)
 }
 
 /// Brings a cluster into the form in which it is stored: times on taints, zones as a list.
@@ -426,6 +444,27 @@ mod tests {
         assert_eq!(new.spec.zone, "");
         assert_eq!(new.spec.taints[0].time_added, Some(Time(now)));
         assert_eq!(new.spec.taints[1].time_added, None);
+    }
+
+    #[test]
+    fn a_taint_that_is_written_again_keeps_its_time() {
+        let taint = |value: &str, effect: &str| json!({ "key": "a", "value": value, "effect": effect });
+        let of = |taints: Value| cluster(json!({ "syncMode": "Push", "taints": taints }));
+        let (first, later): (Timestamp, Timestamp) =
+            ("2024-01-02T03:04:05Z".parse().unwrap(), "2024-01-02T04:00:00Z".parse().unwrap());
+        let mut old = of(json!([taint("v", "NoExecute")]));
+        canonicalize(&mut old, first);
+        let written = |taints: Value| {
+            let mut new = of(taints);
+            prepare_update(&mut new, &old, &Features::default());
+            canonicalize(&mut new, later);
+            let times = new.spec.taints.iter().map(|taint| taint.time_added.as_ref().map(|time| time.0));
+            (new.metadata.generation, times.collect::<Vec<_>>())
+        };
+        assert_eq!(written(json!([taint("v", "NoExecute")])), (Some(4), vec![Some(first)]));
+        assert_eq!(written(json!([taint("other", "NoExecute")])), (Some(5), vec![Some(later)]));
+        let both = json!([taint("v", "NoSchedule"), taint("v", "NoExecute")]);
+        assert_eq!(written(both), (Some(5), vec![None, Some(first)]));
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Timing {
         if let Some((flag, _)) = positive.into_iter().find(|(_, value)| value.is_zero()) {
             return Err(format!("--{flag} must be greater than 0"));
         }
-        if self.lease_renew_fraction <= 0.0 || self.lease_renew_fraction >= 1.0 {
+        // No number at all is in no range.
+        if !(f64::MIN_POSITIVE..1.0).contains(&self.lease_renew_fraction) {
             return Err("--cluster-lease-renew-interval-fraction must be between 0 and 1".to_owned());
         }
         Ok(())
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(Timing::default().check(), Ok(()));
         let never = Timing { monitor_period: Duration::ZERO, ..Timing::default() };
         assert_eq!(never.check().unwrap_err(), "--cluster-monitor-period must be greater than 0");
-        for fraction in [0.0, 1.0, -1.0, 2.0] {
+        for fraction in [0.0, 1.0, -1.0, 2.0, f64::NAN] {
             let odd = Timing { lease_renew_fraction: fraction, ..Timing::default() };
             assert!(odd.check().unwrap_err().starts_with("--cluster-lease-renew-interval-fraction"));
         }

@@ -74,6 +74,7 @@ struct State<K> {
     turns: BTreeMap<Turn, K>,
     failures: HashMap<K, u32>,
     counter: u64,
+    longest_rest: Duration,
 }
 
 /// When a rest ends; the number tells equal times apart.
@@ -81,6 +82,11 @@ type Turn = (Instant, u64);
 
 impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
     pub fn new(name: &'static str) -> Arc<Self> {
+        Self::resting_at_most(name, LONGEST_REST)
+    }
+
+    /// Returns a queue whose keys rest for no longer than this after a failure: others may draw conclusions from their silence.
+    pub fn resting_at_most(name: &'static str, longest_rest: Duration) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
             waiting: HashMap::new(),
@@ -90,6 +96,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             turns: BTreeMap::new(),
             failures: HashMap::new(),
             counter: 0,
+            longest_rest,
         };
         Arc::new(Self {
             name,
@@ -116,6 +123,11 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             self.metrics.adds.inc();
             self.wake.notify_one();
         }
+    }
+
+    /// Returns how long a key rests after many failures.
+    pub fn longest_rest(&self) -> Duration {
+        rest_after(u32::MAX).min(self.state.lock().longest_rest)
     }
 
     /// Returns the keys that wait for their turn, in order.
@@ -279,7 +291,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             Outcome::Retry | Outcome::Failed { .. } | Outcome::Panicked(_) => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures = failures.saturating_add(1);
-                Some(rest_after(*failures))
+                Some(rest_after(*failures).min(self.longest_rest))
             }
         };
         if self.again.remove(&key) {
@@ -340,6 +352,22 @@ mod tests {
         state.done("a", &Outcome::Done, now);
         assert!(state.failures.is_empty() && state.turns.is_empty() && state.resting.is_empty());
         assert_eq!((rest_after(1), rest_after(60)), (FIRST_REST, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_rest_after_failures_has_an_end() {
+        let limit = Duration::from_millis(15);
+        let queue = Queue::resting_at_most("test", limit);
+        assert_eq!((queue.longest_rest(), Queue::<u8>::new("test").longest_rest()), (limit, LONGEST_REST));
+        queue.push("a");
+        let mut state = queue.state.lock();
+        let mut now = Instant::now();
+        for wait in [5, 10, 15, 15].map(Duration::from_millis) {
+            assert_eq!(taken(&mut state, now), Ok("a"));
+            state.done("a", &Outcome::Retry, now);
+            assert_eq!(taken(&mut state, now), Err(Some(now + wait)));
+            now += wait;
+        }
     }
 
     #[test]

@@ -213,8 +213,12 @@ pub fn replicas_changed(spec: &ResourceBindingSpec, gates: Gates) -> bool {
 pub fn is_in_charge(scheduler_name: &str, spec: &ResourceBindingSpec) -> bool {
     let wanted =
         if spec.scheduler_name.is_empty() { constants::DEFAULT_SCHEDULER } else { &spec.scheduler_name };
-    let suspended = spec.suspension.as_ref().and_then(|suspension| suspension.scheduling).unwrap_or(false);
-    wanted == scheduler_name && !suspended
+    wanted == scheduler_name && !is_suspended(spec)
+}
+
+/// Tells whether schedulers are kept away from a binding.
+pub fn is_suspended(spec: &ResourceBindingSpec) -> bool {
+    spec.suspension.as_ref().and_then(|suspension| suspension.scheduling).unwrap_or(false)
 }
 
 /// Tells whether events of a binding reach the queue: a scheduler in charge, and a policy or another binding behind it.

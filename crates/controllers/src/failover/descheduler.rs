@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use propagation::eviction::applied_placement;
 use runtime::events::about;
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+use scheduler::trigger::is_suspended;
 
 use crate::members::Shared;
 use crate::table::Start;
@@ -81,10 +82,11 @@ async fn look(controller: Arc<Controller>, queue: Arc<Queue<Key>>) {
     }
 }
 
-/// Returns whether replicas of a binding can be moved by their number alone: a Deployment that is divided by the room there is.
+/// Returns whether replicas of a binding can be moved by their number alone: a Deployment that is divided by the room there is. While
+/// its scheduling is suspended, nobody would place elsewhere what is taken away.
 fn is_candidate(binding: &ResourceBinding) -> bool {
     let resource = &binding.spec.resource;
-    if resource.api_version != "apps/v1" || resource.kind != "Deployment" {
+    if resource.api_version != "apps/v1" || resource.kind != "Deployment" || is_suspended(&binding.spec) {
         return false;
     }
     let strategy = applied_placement(binding).and_then(|placement| placement.replica_scheduling);
@@ -319,6 +321,11 @@ mod tests {
         let cases = [
             ("aggregated", aggregated(), true),
             ("by room", divided(dynamic), true),
+            (
+                "while nobody would place them",
+                merged(aggregated(), json!({ "spec": { "suspension": { "scheduling": true } } })),
+                false,
+            ),
             ("by fixed weights", divided(fixed), false),
             ("weighted without weights", divided(json!({ "replicaDivisionPreference": "Weighted" })), false),
             ("duplicated", strategy(json!({ "replicaSchedulingType": "Duplicated" })), false),

@@ -8,7 +8,8 @@
 //! health. Four things are more careful than upstream: a binding without any cluster has no replacement, a cluster that was healthy
 //! before it got more replicas has to have them ready, for [`CATCH_UP`] at the most, how long a task waits is counted with a clock
 //! that does not jump, from when this process saw the task first, and while [too many clusters are lost](super::halt) no eviction
-//! ends: the replacement may not have been made at all. Time counts anew afterwards.
+//! ends: the replacement may not have been made at all. Time counts anew afterwards. Nor does a start end one at once that ran out
+//! while nobody was there: for [`CATCH_UP`] the replacement may be placed and report.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -57,11 +58,13 @@ struct Sighting {
 
 impl Ages {
     /// Returns how old each task of a binding is, and forgets those that it does not have any more. What the clock on the wall does
-    /// after the first sight does not count, and neither does an outage or what was before it.
+    /// after the first sight does not count, and neither does an outage or what was before it. At the first sight a task has
+    /// [`CATCH_UP`] left.
     fn of(
         &mut self,
         key: &Key,
         tasks: &[GracefulEvictionTask],
+        timeout: Duration,
         now: (Timestamp, Instant),
         standing: Standing,
     ) -> Vec<SignedDuration> {
@@ -79,7 +82,11 @@ impl Ages {
                 None => Sighting {
                     cluster: task.from_cluster.clone(),
                     created,
-                    age: now.0.duration_since(created).max(SignedDuration::ZERO),
+                    age: now
+                        .0
+                        .duration_since(created)
+                        .min(patience(task, timeout).saturating_sub(CATCH_UP))
+                        .max(SignedDuration::ZERO),
                     at: now.1,
                 },
             };
@@ -209,11 +216,7 @@ fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDur
     if view.halted {
         return Next::Keep(None);
     }
-    let patience = match task.grace_period_seconds {
-        Some(seconds) => SignedDuration::from_secs(seconds.into()),
-        None => SignedDuration::try_from(view.timeout).unwrap_or(SignedDuration::MAX),
-    };
-    let left = patience.saturating_sub(age);
+    let left = patience(task, view.timeout).saturating_sub(age);
     if left.is_negative() {
         return Next::End("its replacement did not become healthy in time");
     }
@@ -223,6 +226,14 @@ fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDur
         Replaced::After(wait) => {
             Next::Keep(Some(wait.min(left.saturating_add(SignedDuration::from_millis(1)))))
         }
+    }
+}
+
+/// Returns how long a task may take.
+fn patience(task: &GracefulEvictionTask, timeout: Duration) -> SignedDuration {
+    match task.grace_period_seconds {
+        Some(seconds) => SignedDuration::from_secs(seconds.into()),
+        None => SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX),
     }
 }
 
@@ -271,7 +282,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         let found = self.mirror.find(key);
         let tasks =
             found.as_ref().map_or(&[][..], |binding| binding.spec().graceful_eviction_tasks.as_slice());
-        let ages = self.ages.lock().of(key, tasks, (Timestamp::now(), Instant::now()), standing);
+        let ages = self.ages.lock().of(key, tasks, timeout, (Timestamp::now(), Instant::now()), standing);
         Ok(found.map(|binding| View { binding, ages, timeout, halted: standing.halted }))
     }
 
@@ -305,6 +316,7 @@ mod tests {
 
     const CREATED: &str = "1970-01-01T00:16:40Z";
     const START: i64 = 1000;
+    const TIMEOUT: Duration = Duration::from_secs(600);
 
     fn task(otherwise: Value) -> Value {
         let base =
@@ -319,7 +331,7 @@ mod tests {
             "status": { "schedulerObservedGeneration": 1, "aggregatedStatus": [item] },
         });
         let binding = Arc::new(fixtures::binding(merged(base, otherwise)));
-        View { binding, ages: vec![SignedDuration::ZERO], timeout: Duration::from_secs(600), halted: false }
+        View { binding, ages: vec![SignedDuration::ZERO], timeout: TIMEOUT, halted: false }
     }
 
     fn m2(health: &str, ready: Option<i64>) -> Value {
@@ -388,7 +400,7 @@ mod tests {
         let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
         let mut age = |wall: i64, seconds: u64, tasks: &[GracefulEvictionTask]| {
             let now = (at(wall), start + Duration::from_secs(seconds));
-            let ages = ages.of(&key, tasks, now, Standing::default());
+            let ages = ages.of(&key, tasks, TIMEOUT, now, Standing::default());
             ages.into_iter().map(|age| age.as_secs()).collect::<Vec<_>>()
         };
         assert_eq!(age(START + 20, 0, &one), [20], "it was there before this process");
@@ -407,13 +419,31 @@ mod tests {
     }
 
     #[test]
+    fn what_ran_out_while_nobody_was_there_is_not_over_at_once() {
+        let tasks = json!([
+            task(none()),
+            task(json!({ "fromCluster": "m3", "gracePeriodSeconds": 10 })),
+            task(json!({ "fromCluster": "m4", "gracePeriodSeconds": 99_999 })),
+        ]);
+        let tasks: Vec<GracefulEvictionTask> = serde_json::from_value(tasks).expect("tasks");
+        let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
+        let mut age = |seconds: u64| {
+            let now = (at(START + 5000), start + Duration::from_secs(seconds));
+            let ages = ages.of(&key, &tasks, TIMEOUT, now, Standing::default());
+            ages.into_iter().map(|age| age.as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(age(0), [570, 0, 5000]);
+        assert_eq!(age(31), [601, 31, 5031], "now it is");
+    }
+
+    #[test]
     fn an_outage_makes_no_task_older_and_ends_none() {
         let tasks: Vec<GracefulEvictionTask> = serde_json::from_value(json!([task(none())])).expect("tasks");
         let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
         let after = |seconds: u64| start + Duration::from_secs(seconds);
         let mut age = |seconds: u64, halted: bool, resumed: Option<u64>| {
             let standing = Standing { halted, resumed: resumed.map(after) };
-            ages.of(&key, &tasks, (at(START + 400), after(seconds)), standing)[0].as_secs()
+            ages.of(&key, &tasks, TIMEOUT, (at(START + 400), after(seconds)), standing)[0].as_secs()
         };
         assert_eq!(age(0, false, None), 400);
         assert_eq!(age(100, false, None), 500);

@@ -36,7 +36,8 @@ struct State<K> {
 
 impl<K: Eq + Hash + Clone> Pace<K> {
     pub(super) fn new(per_second: f64) -> Self {
-        let interval = if per_second > 0.0 { Duration::from_secs_f64(1.0 / per_second) } else { STANDSTILL };
+        // What is too long for a Duration is one, too.
+        let interval = Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(STANDSTILL);
         Self {
             interval: interval.min(STANDSTILL),
             state: Mutex::new(State { turns: HashMap::new(), free: BTreeSet::new(), next: None }),
@@ -137,5 +138,9 @@ mod tests {
             assert_eq!(pace.wait_at(&key, start), None);
         }
         assert_eq!(pace.wait_at(&3, start), Some(STANDSTILL));
+        for rate in [1e-9, 1e-30, f64::MIN_POSITIVE, 5e-324] {
+            assert_eq!(Pace::<u8>::new(rate).interval, STANDSTILL, "{rate}");
+        }
+        assert_eq!(Pace::<u8>::new(f64::MAX).interval, Duration::ZERO);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Watches: Cluster (root), execution namespaces.
 //! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; of bindings that no policy
-//!          is behind, the cluster that has left.
+//!          is behind, or whose scheduling is suspended, the cluster that has left.
 //!
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more. The scheduler takes it out of bindings;
-//! of those that it does not look at, since their policy was deleted, we do: upstream waits for them forever.
+//! of those that it does not look at, since their policy was deleted or they are suspended, we do: upstream waits for them.
 
 #[cfg(test)]
 mod on_server;
@@ -26,6 +26,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
+use scheduler::trigger::{is_backed, is_suspended};
 
 use super::monitor::Monitor;
 use super::{Shared, Start, is_leaving, is_ready};
@@ -84,7 +85,7 @@ pub(crate) struct View {
 struct Bound {
     /// There are some that the scheduler will take it out of.
     scheduled: bool,
-    /// Those that no policy is behind.
+    /// Those that it does not look at.
     left: Vec<ResourceBinding>,
     left_in_cluster: Vec<ClusterResourceBinding>,
 }
@@ -115,7 +116,7 @@ pub(crate) struct Plan {
     space: Option<SpaceStep>,
     /// Finalizer and taints of the Cluster.
     mark: Option<Mark>,
-    /// Take the cluster out of the bindings that no policy is behind.
+    /// Take the cluster out of the bindings that the scheduler does not look at.
     forget: bool,
     /// Let the Cluster go.
     let_go: bool,
@@ -311,7 +312,7 @@ async fn named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<(bool
     let names = |binding: &B| binding.spec().clusters.iter().any(|target| target.name == name);
     let named = bindings.items.into_iter().filter(names);
     let (scheduled, left): (Vec<B>, Vec<B>) =
-        named.partition(|binding| scheduler::trigger::is_backed(binding.metadata()));
+        named.partition(|binding| is_backed(binding.metadata()) && !is_suspended(binding.spec()));
     Ok((!scheduled.is_empty(), left))
 }
 
@@ -323,7 +324,7 @@ async fn forget<B: StoredBinding>(shared: &Shared, bindings: &[B], name: &str) -
         let mirror = B::mirror(&shared.mirrors);
         shared.writer.update_mirrored(mirror, binding, &without, Guard::Version).await?;
         let key = Key::of(binding);
-        tracing::info!(controller = COMPONENT, cluster = name, binding = %key, "no policy is behind it: it loses the cluster");
+        tracing::info!(controller = COMPONENT, cluster = name, binding = %key, "no scheduler looks at it: it loses the cluster");
     }
     Ok(())
 }

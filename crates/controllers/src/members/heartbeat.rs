@@ -43,7 +43,11 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
-        let (shared, queue) = (shared.clone(), Queue::new("cluster-lease"));
+        let timing = &shared.timing;
+        // While the control plane cannot be reached, renewals fail. When it is back, the next one has to come before it takes the
+        // agent for silent; a minute, as queues rest otherwise, is too long.
+        let longest = timing.lease_duration.mul_f64(timing.lease_renew_fraction);
+        let (shared, queue) = (shared.clone(), Queue::resting_at_most("cluster-lease", longest));
         Arc::new(Self { shared, queue, begun: AtomicBool::new(false), last: Mutex::default() })
     }
 

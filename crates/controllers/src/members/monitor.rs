@@ -170,7 +170,8 @@ impl Signs {
             self.ready = ready.cloned();
             self.last = at;
         }
-        if renewed > self.renewed {
+        // Any other time is one: an agent whose clock is put right renews with earlier times than before.
+        if renewed.is_some() && renewed != self.renewed {
             self.renewed = renewed;
             self.last = at;
         }

@@ -69,6 +69,34 @@ struct Controller {
 struct Turns {
     queue: Queue,
     obstacles: Obstacles,
+    clock: Clock,
+}
+
+impl Turns {
+    /// Has a binding come up because of an event.
+    fn push(&mut self, key: &str, priority: i32) {
+        self.queue.push(key, priority, self.clock.now());
+    }
+}
+
+/// What the queue counts time with. It does not jump: after a clock on the wall was set back, bindings that failed would wait until
+/// it has caught up.
+struct Clock {
+    /// The time on the wall when it began.
+    began: Timestamp,
+    at: Instant,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { began: Timestamp::now(), at: Instant::now() }
+    }
+}
+
+impl Clock {
+    fn now(&self) -> Timestamp {
+        self.began.checked_add(self.at.elapsed()).unwrap_or(self.began)
+    }
 }
 
 /// A binding of either scope as the scheduler crate sees it.
@@ -190,7 +218,7 @@ impl Controller {
             .is_none_or(|old| old.metadata().generation != new.metadata().generation || !watched(old));
         if moved && watched(new) {
             let key = new.seen().key();
-            self.turns.lock().queue.push(&key, self.priority(new.as_ref()), Timestamp::now());
+            self.turns.lock().push(&key, self.priority(new.as_ref()));
             let known = change.old.as_ref().is_some_and(|old| watched(old));
             metrics::incoming(if known { Incoming::BindingUpdate } else { Incoming::BindingAdd }, 1);
             self.wake.notify_one();
@@ -211,15 +239,14 @@ impl Controller {
         if !news.shape && !news.room {
             return;
         }
-        let now = Timestamp::now();
         let any = ChangedCluster::of_any_kind(change.old.as_ref(), new);
         let waiting = self.turns.lock().obstacles.eased_by(news);
         for key in waiting {
             let key = turns::key_of(&key);
             if key.namespace.is_empty() {
-                self.push_waiting(self.plane.mirrors.cluster_bindings.find(&key), &any, now);
+                self.push_waiting(self.plane.mirrors.cluster_bindings.find(&key), &any);
             } else {
-                self.push_waiting(self.plane.mirrors.bindings.find(&key), &any, now);
+                self.push_waiting(self.plane.mirrors.bindings.find(&key), &any);
             }
         }
         let changed = match &change.old {
@@ -230,14 +257,14 @@ impl Controller {
             _ => Some(any),
         };
         if let Some(changed) = changed {
-            self.push_concerned(&self.plane.mirrors.bindings, &changed, now);
-            self.push_concerned(&self.plane.mirrors.cluster_bindings, &changed, now);
+            self.push_concerned(&self.plane.mirrors.bindings, &changed);
+            self.push_concerned(&self.plane.mirrors.cluster_bindings, &changed);
         }
         self.wake.notify_one();
     }
 
     /// Wakes a binding that could not be placed. One with ordered affinities waits for the clusters of all of them.
-    fn push_waiting<B: Scheduled>(&self, binding: Option<Arc<B>>, cluster: &ChangedCluster, now: Timestamp) {
+    fn push_waiting<B: Scheduled>(&self, binding: Option<Arc<B>>, cluster: &ChangedCluster) {
         let Some(binding) = binding else { return };
         // It may have been suspended, or have lost its policy, after it could not be placed.
         if !trigger::is_watched(&self.settings.name, binding.seen()) {
@@ -247,12 +274,12 @@ impl Controller {
         let ordered = placement.is_some_and(|placement| !placement.cluster_affinities.is_empty());
         if ordered || cluster.concerns(&self.settings.name, binding.seen()) {
             let key = binding.seen().key();
-            self.turns.lock().queue.push(&key, self.priority(binding.as_ref()), now);
+            self.turns.lock().push(&key, self.priority(binding.as_ref()));
             metrics::incoming(Incoming::ClusterChanged, 1);
         }
     }
 
-    fn push_concerned<B: Scheduled>(&self, mirror: &Mirror<B>, changed: &ChangedCluster, now: Timestamp) {
+    fn push_concerned<B: Scheduled>(&self, mirror: &Mirror<B>, changed: &ChangedCluster) {
         let concerned = mirror.all();
         let concerned = concerned.iter().filter(|binding| {
             changed.concerns(&self.settings.name, binding.seen())
@@ -263,7 +290,7 @@ impl Controller {
         metrics::incoming(Incoming::ClusterChanged, keys.len());
         let mut turns = self.turns.lock();
         for (key, priority) in keys {
-            turns.queue.push(&key, priority, now);
+            turns.push(&key, priority);
         }
     }
 

@@ -177,6 +177,30 @@ async fn a_cluster_leaves_bindings_whose_policies_are_gone() {
 }
 
 #[tokio::test]
+async fn a_cluster_leaves_bindings_whose_scheduling_is_suspended() {
+    let test = Test::new().await;
+    test.join(ready()).await;
+    assert_eq!(test.once().await, Outcome::Done);
+    let suspended = json!({
+        "metadata": { "labels": { "propagationpolicy.karmada.io/permanent-id": "p" } },
+        "spec": {
+            "placement": {}, "suspension": { "scheduling": true },
+            "clusters": [{ "name": test.name }, { "name": "stays" }],
+        },
+    });
+    let binding = test.world.binding(suspended).await;
+    test.tell_to_leave().await;
+    assert_eq!(test.once().await, Outcome::After(NAMESPACE_WAIT));
+    test.space_is_gone().await;
+    assert_eq!(test.once().await, Outcome::Done, "nobody else takes it out");
+    assert!(test.stored().await.is_none());
+    let left = test.world.stored(binding.as_ref()).await.expect("the binding stays");
+    let names: Vec<&str> = left.spec.clusters.iter().map(|target| target.name.as_str()).collect();
+    assert_eq!(names, ["stays"]);
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_namespace_that_cannot_be_deleted_is_told() {
     let test = Test::new().await;
     test.join(ready()).await;

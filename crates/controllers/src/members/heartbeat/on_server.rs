@@ -34,7 +34,8 @@ async fn a_lease_is_made_then_renewed_without_being_read() {
     assert!(matches!(once().await, Outcome::After(_)));
     assert_eq!(world.writes(), [RENEWED, RENEWED]);
 
-    // What fails is tried again, from what the server has.
+    // What fails is tried again, from what the server has, and no later than the next renewal would be.
+    assert_eq!(heartbeat.queue.longest_rest(), Duration::from_secs(10));
     world.refuse(Method::PUT, &format!("/leases/{name}"), 500, "InternalError");
     assert!(matches!(once().await, Outcome::Failed { conflict: false, .. }));
     assert!(matches!(once().await, Outcome::After(_)));

@@ -125,9 +125,10 @@ fn without_limit<B: Binding>(view: &View<B>) -> Plan {
     for work in present(works) {
         judge(view, work, &mut plan);
     }
-    // The end of the old copy brings us back here.
-    let purged = directly_purged_clusters(binding.spec());
-    let old_copy = works.iter().any(|work| cluster_of(work).is_some_and(|cluster| purged.contains(cluster)));
+    // The end of the old copy brings us back here. A copy that is asked for, as one that another object needs, does not end.
+    let (purged, expected) = (directly_purged_clusters(binding.spec()), expected_clusters(binding.spec()));
+    let goes = |cluster: &str| purged.contains(cluster) && !expected.contains(cluster);
+    let old_copy = works.iter().any(|work| cluster_of(work).is_some_and(goes));
     plan.then = if old_copy {
         Then::Nothing("the old copy goes before a new one is made")
     } else if let Err(error) = check_scope(binding.as_ref()) {
@@ -396,6 +397,12 @@ mod tests {
                 "the old copy is gone",
                 merged(chosen(&["m2"]), evicted("m1", "Directly")),
                 works(&["m2"]),
+                Then::Render,
+            ),
+            (
+                "the old copy stays: another object needs it",
+                merged(merged(chosen(&["m2"]), evicted("m1", "Directly")), required_in("m1")),
+                works(&["m1"]),
                 Then::Render,
             ),
             (

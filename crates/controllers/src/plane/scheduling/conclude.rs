@@ -104,7 +104,7 @@ impl Controller {
         }
         let mut turns = self.turns.lock();
         if turns.obstacles.note(key.clone(), failure, seen) {
-            turns.queue.push(&key, self.priority(binding), now);
+            turns.push(&key, self.priority(binding));
         }
         drop(turns);
         (placed, Ok(conclusion.retry))

@@ -374,6 +374,23 @@ async fn a_turn_that_failed_comes_back_and_a_panic_is_told() {
 }
 
 #[tokio::test]
+async fn a_clock_that_was_set_back_delays_nobody() {
+    let test = Test::new().await;
+    // The clock on the wall was ahead when the scheduler began.
+    let ahead = Timestamp::now() + jiff::SignedDuration::from_hours(24);
+    test.controller.turns.lock().clock.began = ahead;
+    test.binding(json!({})).await;
+    let stop = CancellationToken::new();
+    let item: Item = test.controller.next(&stop).await.expect("a turn");
+    assert!(item.since >= ahead, "events are counted with the same clock");
+    test.controller.done(item, Outcome::Retry);
+    let patience = std::time::Duration::from_secs(60);
+    let again = tokio::time::timeout(patience, test.controller.next(&stop)).await.expect("within a minute");
+    assert_eq!(again.expect("a turn").attempts, 2);
+    test.end().await;
+}
+
+#[tokio::test]
 async fn priorities_and_turns_depend_on_features() {
     let features = |text: &str| Crate {
         features: api::features::Features::parse(text).expect("known gates"),

@@ -1,7 +1,6 @@
 //! Whose turn it is: the scheduler's own queue, with priorities and three places to wait, behind the loop that all controllers
 //! share.
 
-use jiff::Timestamp;
 use runtime::{Key, Outcome, Turns};
 use scheduler::outcome::Retry;
 use scheduler::queue::{Item, UNSCHEDULABLE_MAX};
@@ -26,7 +25,8 @@ impl Turns for Controller {
         loop {
             let woken = self.wake.notified();
             let tick = {
-                let (mut turns, now) = (self.turns.lock(), Timestamp::now());
+                let mut turns = self.turns.lock();
+                let now = turns.clock.now();
                 turns.queue.tick(now);
                 let item = turns.queue.pop();
                 metrics::pending(turns.queue.pending());
@@ -69,7 +69,10 @@ impl Turns for Controller {
         if retry != Retry::Never {
             metrics::incoming(Incoming::ScheduleAttemptFailure, 1);
         }
-        self.turns.lock().queue.done(item, retry, Timestamp::now());
+        let mut turns = self.turns.lock();
+        let now = turns.clock.now();
+        turns.queue.done(item, retry, now);
+        drop(turns);
         self.wake.notify_one();
     }
 }
