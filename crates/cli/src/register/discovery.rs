@@ -51,9 +51,12 @@ pub(super) struct Discovered {
 }
 
 /// Why there is no answer yet.
+#[derive(Debug)]
 enum Wait {
     Unreachable(anyhow::Error),
     Unsigned,
+    /// Waiting does not help.
+    Wrong(anyhow::Error),
 }
 
 impl Discovery {
@@ -112,6 +115,7 @@ impl Discovery {
         let second = match self.look(&closed).await {
             Ok(second) => second,
             Err(Wait::Unreachable(error)) => return Err(explain_trust(&error, &self.url)),
+            Err(Wait::Wrong(error)) => return Err(error),
             Err(Wait::Unsigned) => bail!("the control plane at {} contradicts itself", self.url),
         };
         if first != second {
@@ -130,6 +134,7 @@ impl Discovery {
         loop {
             match self.look(client).await {
                 Ok(text) => return Ok(text),
+                Err(Wait::Wrong(error)) => return Err(error),
                 Err(Wait::Unreachable(error)) => {
                     if begun.elapsed() >= self.patience {
                         return Err(error.context(format!(
@@ -164,19 +169,25 @@ impl Discovery {
         let request = http::Request::get(INFO).body(kube::client::Body::empty());
         let request = request.map_err(|error| unreachable(error.into()))?;
         let response = client.send(request).await.map_err(|error| unreachable(error.into()))?;
-        if let Some(problem) = clock_problem(response.headers(), Timestamp::now()) {
-            return Err(unreachable(anyhow::anyhow!(problem)));
-        }
-        let code = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), LONGEST).collect().await;
+        let (head, body) = response.into_parts();
+        let body = http_body_util::Limited::new(body, LONGEST).collect().await;
         let body = body.map_err(|error| unreachable(anyhow::anyhow!("{error}")))?.to_bytes();
-        if !code.is_success() {
-            let text = String::from_utf8_lossy(&body);
-            return Err(unreachable(anyhow::anyhow!("{INFO} is answered with {code}: {text}")));
-        }
-        let map: Value = serde_json::from_slice(&body).map_err(|error| unreachable(error.into()))?;
-        signed(&map, &self.token).ok_or(Wait::Unsigned)
+        read(&head, &body, &self.token, Timestamp::now())
     }
+}
+
+/// Reads an answer to the question for the information.
+fn read(head: &http::response::Parts, body: &[u8], token: &str, now: Timestamp) -> Result<String, Wait> {
+    // Told at once: nobody sets the clock while a command waits.
+    if let Some(problem) = clock_problem(&head.headers, now) {
+        return Err(Wait::Wrong(anyhow::anyhow!(problem)));
+    }
+    if !head.status.is_success() {
+        let text = String::from_utf8_lossy(body);
+        return Err(Wait::Unreachable(anyhow::anyhow!("{INFO} is answered with {}: {text}", head.status)));
+    }
+    let map: Value = serde_json::from_slice(body).map_err(|error| Wait::Unreachable(error.into()))?;
+    signed(&map, token).ok_or(Wait::Unsigned)
 }
 
 /// Returns what is wrong with the clock of this machine, by that of the server.
@@ -323,5 +334,24 @@ mod tests {
         assert!(problem("Thu, 01 Jan 2026 01:00:00 GMT").expect("off").contains("3600 s behind"));
         assert!(problem("Wed, 31 Dec 2025 23:00:00 GMT").expect("off").contains("3600 s ahead of"));
         assert_eq!(problem("soon"), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_told_at_once_and_the_rest_is_waited_for() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let answer = |code: u16, date: &str, body: &Value| {
+            let answer = http::Response::builder().status(code).header(http::header::DATE, date).body(());
+            let (head, ()) = answer.expect("an answer").into_parts();
+            super::read(&head, body.to_string().as_bytes(), TOKEN, now)
+        };
+        let (right, late) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Thu, 01 Jan 2026 01:00:00 GMT");
+        let good = map("info", "0123456789abcdef", r#"{"alg":"HS256","kid":"abcdef"}"#);
+        assert!(matches!(answer(200, right, &good), Ok(text) if text == "info"));
+        assert!(matches!(answer(200, right, &json!({})), Err(Wait::Unsigned)));
+        assert!(matches!(answer(503, right, &json!({})), Err(Wait::Unreachable(_))));
+        for code in [200, 503] {
+            let Err(Wait::Wrong(error)) = answer(code, late, &good) else { panic!("it is waited for") };
+            assert!(error.to_string().contains("3600 s behind"), "{error}");
+        }
     }
 }
