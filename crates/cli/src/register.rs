@@ -477,8 +477,10 @@ fn flags_here(
 
 /// A service that runs the agent.
 fn unit(name: &str, program: &Path, flags: &[String]) -> String {
-    let quoted: Vec<String> =
-        flags.iter().map(|flag| format!("    '{}'", flag.replace('\'', "'\\''"))).collect();
+    // systemd has quotes as a shell has them, with escapes inside, and looks for variables and specifiers in them as well.
+    let quote =
+        |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'").replace('%', "%%").replace('$', "$$");
+    let quoted: Vec<String> = flags.iter().map(|flag| format!("    '{}'", quote(flag))).collect();
     format!(
         "[Unit]\nDescription=Karmada agent of cluster {name}\nWants=network-online.target\nAfter=network-online.target\n\n\
          [Service]\nExecStart={} \\\n{}\nRestart=always\nRestartSec=5\n\n[Install]\nWantedBy=multi-user.target\n",
@@ -595,5 +597,7 @@ mod tests {
         );
         assert!(unit.contains("'--feature-gates=A=true'"), "{unit}");
         assert!(unit.contains("'--cluster-region=here'") && unit.contains("'--controllers=*,certRotation'"));
+        let odd = super::unit("m1", Path::new("/bin/karmada"), &[r"--a=p%40s$s'\".to_owned()]);
+        assert!(odd.contains(r"    '--a=p%%40s$$s\'\\'"), "{odd}");
     }
 }
