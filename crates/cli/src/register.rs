@@ -29,7 +29,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
-pub(crate) use self::member::{delete, remove as remove_agent};
+pub(crate) use self::member::{ACCOUNT, AGENT, KUBECONFIG, delete, remove as remove_agent};
 use crate::certificates::{Pair, Wanted, ask, suffix};
 use crate::clients::{self, duration};
 use crate::join::install_service_definitions;
