@@ -69,8 +69,7 @@ impl Discovery {
     ) -> anyhow::Result<Self> {
         let endpoint = endpoint.trim_start_matches("https://").trim_end_matches('/');
         let url = format!("https://{endpoint}");
-        let port = endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        if url.parse::<http::Uri>().is_err() || port.is_none() {
+        if !is_address(&url) {
             bail!("{endpoint:?} is not an address; write it as HOST:PORT");
         }
         if !is_token(token) {
@@ -190,6 +189,19 @@ fn read(head: &http::response::Parts, body: &[u8], token: &str, now: Timestamp) 
     signed(&map, token).ok_or(Wait::Unsigned)
 }
 
+/// Returns whether a URL has a host, and a port if it has a colon. Without a port it is 443: kubeconfigs leave it out, and so does
+/// what `token create --print-register-command` prints from them.
+fn is_address(url: &str) -> bool {
+    let Ok(parsed) = url.parse::<http::Uri>() else { return false };
+    parsed.authority().is_some_and(|authority| {
+        let port = authority.as_str().strip_prefix(authority.host());
+        !authority.host().is_empty()
+            && port.is_some_and(|port| {
+                port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+            })
+    })
+}
+
 /// Returns what is wrong with the clock of this machine, by that of the server.
 fn clock_problem(headers: &http::HeaderMap, now: Timestamp) -> Option<String> {
     let date = headers.get(http::header::DATE)?.to_str().ok()?;
@@ -297,6 +309,28 @@ mod tests {
         let message = format!("{header}.{}", URL_SAFE_NO_PAD.encode(text));
         let signature = URL_SAFE_NO_PAD.encode(hmac(secret.as_bytes(), message.as_bytes()));
         json!({ "data": { "kubeconfig": text, "jws-kubeconfig-abcdef": format!("{header}..{signature}") } })
+    }
+
+    #[test]
+    fn an_address_is_what_a_kubeconfig_has_behind_https() {
+        let url = |endpoint: &str| {
+            Discovery::new(endpoint, TOKEN, &[], None, AGAIN)
+                .map(|known| known.url)
+                .map_err(|e| e.to_string())
+        };
+        for (endpoint, expected) in [
+            ("192.0.2.1:5443", "https://192.0.2.1:5443"),
+            ("https://karmada.example.com/", "https://karmada.example.com"),
+            ("karmada.example.com", "https://karmada.example.com"),
+            ("[2001:db8::1]:5443", "https://[2001:db8::1]:5443"),
+            ("[2001:db8::1]", "https://[2001:db8::1]"),
+            ("rancher.example.com/k8s/clusters/c-1", "https://rancher.example.com/k8s/clusters/c-1"),
+        ] {
+            assert_eq!(url(endpoint).as_deref(), Ok(expected));
+        }
+        for bad in ["", "h:", "h:port", "h:70000", ":5443", "a b:1", "user@h:1", "http://h:1"] {
+            assert!(url(bad).is_err_and(|error| error.contains("write it as HOST:PORT")), "{bad}");
+        }
     }
 
     #[test]
