@@ -170,7 +170,8 @@ impl Signs {
             self.ready = ready.cloned();
             self.last = at;
         }
-        if renewed > self.renewed {
+        // The time is that of the agent's clock. When that is set back, renewals have earlier times for a while.
+        if renewed.is_some() && renewed != self.renewed {
             self.renewed = renewed;
             self.last = at;
         }
@@ -274,6 +275,20 @@ mod tests {
         assert_eq!(signs.step(&ill, None, clocks.at(30), GRACE), None);
         assert_eq!(signs.step(&ill, None, clocks.at(70), GRACE), None, "40 s since it changed");
         assert!(signs.step(&ill, None, clocks.at(71), GRACE).is_some());
+    }
+
+    #[test]
+    fn an_agent_whose_clock_is_set_back_is_not_silent() {
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        // An hour ahead, until somebody sets it right.
+        assert_eq!(signs.step(&ready, Some(at(3_630)), clocks.at(30), GRACE), None);
+        for second in (40..200).step_by(10) {
+            assert_eq!(signs.step(&ready, Some(at(second)), clocks.at(second), GRACE), None, "{second}");
+        }
+        assert_eq!(signs.step(&ready, None, clocks.at(230), GRACE), None);
+        assert!(signs.step(&ready, None, clocks.at(231), GRACE).is_some(), "a Lease that is gone is no sign");
     }
 
     #[test]
