@@ -52,8 +52,13 @@ impl Heartbeat {
     }
 
     /// The cluster is healthy: the heart beats from now on, as long as the Cluster exists.
+    ///
+    /// Called again at every look at the cluster. A renewal that failed does not rest for longer than that: the rests of the queue
+    /// grow beyond the time after which a silent cluster is tainted, and a control plane that was away would taint those who
+    /// rest.
     pub(super) fn begin(&self, cluster: &str) {
-        if !self.begun.swap(true, Ordering::Relaxed) {
+        let begins = !self.begun.swap(true, Ordering::Relaxed);
+        if begins || self.last.lock().is_none() {
             self.queue.push(cluster.to_owned());
         }
     }

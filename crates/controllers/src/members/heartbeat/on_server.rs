@@ -47,3 +47,21 @@ async fn a_lease_is_made_then_renewed_without_being_read() {
     assert!(!heartbeat.begun.load(Ordering::Relaxed));
     world.supervisor.stop().await;
 }
+
+#[tokio::test]
+async fn a_renewal_that_failed_does_not_rest_for_longer_than_until_the_next_look() {
+    let world = World::agent().await;
+    world.namespace(NAMESPACE_CLUSTER).await;
+    let name = world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    let heartbeat = Heartbeat::new(&world.members(&[]));
+    heartbeat.begun.store(true, Ordering::Relaxed);
+    let once = || world.once(heartbeat.as_ref(), &name);
+    assert!(matches!(once().await, Outcome::After(_)));
+    heartbeat.begin(&name);
+    assert!(heartbeat.queue.waiting().is_empty(), "it beats already");
+    world.refuse(Method::PUT, &format!("/leases/{name}"), 500, "InternalError");
+    assert!(matches!(once().await, Outcome::Failed { conflict: false, .. }));
+    heartbeat.begin(&name);
+    assert_eq!(heartbeat.queue.waiting(), std::slice::from_ref(&name));
+    world.supervisor.stop().await;
+}
