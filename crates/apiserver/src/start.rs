@@ -165,6 +165,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
+    if let Some(bounds) = &options.bounds {
+        bounds.connect(&server);
+    }
     let serving = Arc::new(Serving::new(&pki.serving, server.signer.clone(), names, pki_path.clone())?);
     let tls = front::tls(serving.clone())?;
     let judge = Judge::new(

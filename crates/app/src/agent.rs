@@ -243,7 +243,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let described = enrol::Description::new(&arguments, &agent, reported);
     tokio::select! {
-        enrolled = enrol::enrol_patiently(&agent, &described) => enrolled?,
+        enrolled = enrol::enrol_patiently(&agent, &described) => {
+            enrolled.map_err(|error| certificate::explain(error, &identity))?;
+        }
         _ = signals.next() => return Ok(()),
     }
 

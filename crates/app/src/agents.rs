@@ -25,11 +25,6 @@ const GENERATOR_LIFETIME: u32 = 600;
 pub(crate) struct Agents(Arc<OnceLock<Weak<Server>>>);
 
 impl Agents {
-    /// From now on facts are known.
-    pub(crate) fn connect(&self, server: &Arc<Server>) {
-        let _ = self.0.set(Arc::downgrade(server));
-    }
-
     fn server(&self) -> Option<Arc<Server>> {
         self.0.get()?.upgrade()
     }
@@ -123,6 +118,12 @@ impl Facts for Agents {
 }
 
 impl Bounds for Agents {
+    /// From now on facts are known. Agents come back in the moment in which a server listens again; a refusal would keep their
+    /// tunnels away for a minute, and end those that start.
+    fn connect(&self, server: &Arc<Server>) {
+        let _ = self.0.set(Arc::downgrade(server));
+    }
+
     fn bound(
         &self,
         user: &User,

@@ -84,7 +84,7 @@ impl Plane {
                 Arc::new(agents.clone()),
                 Arc::new(plugin::Karmada::new(setup.rules, environment.clone())),
             ],
-            bounds: Some(Arc::new(agents.clone())),
+            bounds: Some(Arc::new(agents)),
             extension: Some(Arc::new(extension::Karmada::new(
                 diagnoses.clone(),
                 tasks.clone(),
@@ -98,7 +98,6 @@ impl Plane {
         };
         let handle =
             apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
-        agents.connect(&handle.server);
         let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
         let client = apiserver::local::client(
             &handle.server,

@@ -29,7 +29,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
-pub(crate) use self::member::{delete, remove as remove_agent};
+pub(crate) use self::member::{ACCOUNT, AGENT, KUBECONFIG, delete, remove as remove_agent};
 use crate::certificates::{Pair, Wanted, ask, suffix};
 use crate::clients::{self, duration};
 use crate::join::install_service_definitions;
@@ -446,15 +446,7 @@ fn keep_here(arguments: &Arguments, name: &str, kubeconfig: &str) -> anyhow::Res
 fn become_agent(arguments: &Arguments, name: &str, endpoint: &str, file: &Path) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let program = std::env::current_exe().context("cannot find this program")?;
-    let mut flags = arguments.agent_flags(name, endpoint, &file.display().to_string());
-    flags.push("--leader-elect=false".to_owned());
-    if let Some(kubeconfig) = &arguments.kubeconfig {
-        let kubeconfig = kubeconfig.canonicalize().unwrap_or_else(|_| kubeconfig.clone());
-        flags.push(format!("--kubeconfig={}", kubeconfig.display()));
-    }
-    if let Some(context) = &arguments.context {
-        flags.push(format!("--context={context}"));
-    }
+    let flags = flags_here(arguments, name, endpoint, file, std::env::home_dir());
     output::line(&format!("\ncluster({name}) is joined successfully"));
     output::line("\nThe agent runs here until it is stopped. As a service of systemd it would be:\n");
     output::line(&unit(name, &program, &flags));
@@ -462,10 +454,33 @@ fn become_agent(arguments: &Arguments, name: &str, endpoint: &str, file: &Path) 
     Err(error).context("cannot run the agent")
 }
 
+/// Returns the command line of an agent that runs here. It names the cluster's kubeconfig also if that is the one in the home
+/// directory: the agent wants it beside a context, and a service has another home directory or none.
+fn flags_here(
+    arguments: &Arguments,
+    name: &str,
+    endpoint: &str,
+    file: &Path,
+    home: Option<PathBuf>,
+) -> Vec<String> {
+    let mut flags = arguments.agent_flags(name, endpoint, &file.display().to_string());
+    flags.push("--leader-elect=false".to_owned());
+    let usual = home.map(|home| home.join(".kube").join("config")).filter(|usual| usual.exists());
+    // Where there is none, the account of the pod is used, which has no contexts.
+    if let Some(kubeconfig) = arguments.kubeconfig.clone().or(usual) {
+        let kubeconfig = kubeconfig.canonicalize().unwrap_or(kubeconfig);
+        flags.push(format!("--kubeconfig={}", kubeconfig.display()));
+        flags.extend(arguments.context.iter().map(|context| format!("--context={context}")));
+    }
+    flags
+}
+
 /// A service that runs the agent.
 fn unit(name: &str, program: &Path, flags: &[String]) -> String {
-    let quoted: Vec<String> =
-        flags.iter().map(|flag| format!("    '{}'", flag.replace('\'', "'\\''"))).collect();
+    // systemd has quotes as a shell has them, with escapes inside, and looks for variables and specifiers in them as well.
+    let quote =
+        |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'").replace('%', "%%").replace('$', "$$");
+    let quoted: Vec<String> = flags.iter().map(|flag| format!("    '{}'", quote(flag))).collect();
     format!(
         "[Unit]\nDescription=Karmada agent of cluster {name}\nWants=network-online.target\nAfter=network-online.target\n\n\
          [Service]\nExecStart={} \\\n{}\nRestart=always\nRestartSec=5\n\n[Install]\nWantedBy=multi-user.target\n",
@@ -548,6 +563,30 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_runs_here_is_told_which_cluster_it_looks_after() {
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path().canonicalize().expect("a directory");
+        let flags = |line: &[&str]| {
+            // Without the variable KUBECONFIG of whoever runs the tests.
+            let mut arguments = read(&[&["h:1"][..], line].concat());
+            arguments.kubeconfig =
+                arguments.kubeconfig.filter(|_| line.iter().any(|word| word.starts_with("--kubeconfig")));
+            let all = flags_here(&arguments, "m1", "https://m1", Path::new("/k"), Some(home.clone()));
+            let about = |flag: &&String| flag.starts_with("--kubeconfig=") || flag.starts_with("--context=");
+            all.iter().filter(about).cloned().collect::<Vec<_>>()
+        };
+        assert!(flags(&["--context=m1"]).is_empty(), "the account of the pod");
+        let usual = home.join(".kube/config");
+        std::fs::create_dir(home.join(".kube")).expect("a directory");
+        std::fs::write(&usual, "").expect("a file");
+        let usual = format!("--kubeconfig={}", usual.display());
+        assert_eq!(flags(&[]), [usual.as_str()]);
+        assert_eq!(flags(&["--context=m1"]), [usual.as_str(), "--context=m1"]);
+        let given = ["--kubeconfig=/no/such/file", "--context=m1"];
+        assert_eq!(flags(&given), given);
+    }
+
+    #[test]
     fn a_unit_runs_the_agent() {
         let arguments = read(&["h:1", "--cluster-region", "here", "--feature-gates", "A=true"]);
         let flags = arguments.agent_flags("m1", "https://m1", "/k");
@@ -558,5 +597,7 @@ mod tests {
         );
         assert!(unit.contains("'--feature-gates=A=true'"), "{unit}");
         assert!(unit.contains("'--cluster-region=here'") && unit.contains("'--controllers=*,certRotation'"));
+        let odd = super::unit("m1", Path::new("/bin/karmada"), &[r"--a=p%40s$s'\".to_owned()]);
+        assert!(odd.contains(r"    '--a=p%%40s$$s\'\\'"), "{odd}");
     }
 }

@@ -255,7 +255,7 @@ fn row(secret: &Value, now: Timestamp) -> anyhow::Result<Vec<String>> {
     ])
 }
 
-/// A duration in two digits of meaning: `23h`, `45m`, `2d`.
+/// A duration in its largest unit, as Kubernetes writes it: `23h`, `45m`, `2d`, `1y`.
 fn short(seconds: i64) -> String {
     match seconds {
         ..-1 => "<invalid>".to_owned(),
@@ -263,7 +263,8 @@ fn short(seconds: i64) -> String {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
         3600..86400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86400),
+        86400..31_536_000 => format!("{}d", seconds / 86400),
+        _ => format!("{}y", seconds / 31_536_000),
     }
 }
 
@@ -336,6 +337,23 @@ mod tests {
         assert_eq!(row(&secret, now).expect("a token")[1..3], ["<forever>".to_owned(), "<never>".to_owned()]);
         secret["data"]["token-id"] = "".into();
         assert!(row(&secret, now).is_err());
+    }
+
+    #[test]
+    fn what_is_left_is_told_as_kubernetes_tells_it() {
+        for (seconds, text) in [
+            (-2, "<invalid>"),
+            (-1, "0s"),
+            (59, "59s"),
+            (3599, "59m"),
+            (86_399, "23h"),
+            (86_400, "1d"),
+            (31_535_999, "364d"),
+            (31_536_000, "1y"),
+            (70_000_000, "2y"),
+        ] {
+            assert_eq!(short(seconds), text, "{seconds}");
+        }
     }
 
     #[test]

@@ -64,6 +64,15 @@ fn seconds(text: &str) -> Result<u64, String> {
 pub async fn unjoin(arguments: UnjoinArguments) -> anyhow::Result<()> {
     let name = &arguments.name;
     clients::check_name(name)?;
+    // Before anything is removed: afterwards the command could not be repeated.
+    let member = match &arguments.cluster_kubeconfig {
+        Some(kubeconfig) => {
+            let context = arguments.cluster_context.as_deref().unwrap_or(name);
+            let config = clients::config(Some(kubeconfig), Some(context)).await?;
+            Some(Client::try_from(config).context("cannot make a client for the cluster")?)
+        }
+        None => None,
+    };
     let control = arguments.control.client().await?;
     let clusters = Api::<Cluster>::all(control.clone());
     let Some(cluster) = clusters.get_opt(name).await.context("cannot read the cluster")? else {
@@ -93,10 +102,7 @@ pub async fn unjoin(arguments: UnjoinArguments) -> anyhow::Result<()> {
         }
         force_out(&control, name).await;
     }
-    if let Some(kubeconfig) = &arguments.cluster_kubeconfig {
-        let context = arguments.cluster_context.as_deref().unwrap_or(name);
-        let config = clients::config(Some(kubeconfig), Some(context)).await?;
-        let member = Client::try_from(config).context("cannot make a client for the cluster")?;
+    if let Some(member) = member {
         let cleaned = clean_member(&member, name, &arguments.cluster_namespace).await;
         match cleaned {
             Err(error) if arguments.force => eprintln!("warning: {error:#}"),
@@ -249,6 +255,21 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: UnjoinArguments,
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_told_before_anything_is_removed() {
+        // The control plane is never asked: its kubeconfig does not exist either.
+        let line = ["unjoin", "m1", "--cluster-kubeconfig=/no/member", "--kubeconfig=/no/plane"];
+        let line = <Line as clap::Parser>::parse_from(line);
+        let error = unjoin(line.arguments).await.expect_err("refused").to_string();
+        assert_eq!(error, "stat /no/member: no such file or directory");
+    }
 
     #[test]
     fn the_wait_is_a_positive_number_of_seconds() {

@@ -21,7 +21,7 @@ use kube::{Api, Client, Config};
 
 use crate::clients::{self, duration};
 use crate::output;
-use crate::register::{delete, remove_agent, remove_roles};
+use crate::register::{ACCOUNT, AGENT, KUBECONFIG, delete, remove_agent, remove_roles};
 
 /// Remove a cluster that was registered in pull mode.
 #[derive(Debug, Clone, Args)]
@@ -92,7 +92,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let control = Client::try_from(control).context("cannot make a client for the control plane")?;
     let clusters = Api::<Cluster>::all(control.clone());
     let Some(cluster) = clusters.get_opt(name).await.context("cannot read the cluster")? else {
-        bail!("no cluster object {name} found in karmada control Plane");
+        bail!(unknown(name, &arguments.namespace));
     };
     if cluster.spec.sync_mode == ClusterSyncMode::Push {
         bail!(
@@ -132,6 +132,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ));
     }
     clean(&member, &arguments).await
+}
+
+/// Says that there is no such cluster. `register` sends everybody here who has an agent too many, also those whose Cluster was
+/// deleted by hand, or whose last `unregister` ended halfway.
+fn unknown(name: &str, namespace: &str) -> String {
+    format!(
+        "no cluster object {name} found in karmada control Plane; hint: if it was deleted before and left its agent in the member, \
+         `kubectl -n {namespace} delete deployment/{AGENT} serviceaccount/{ACCOUNT} secret/{KUBECONFIG}` there removes it"
+    )
 }
 
 /// Removes what runs in the cluster, then the Cluster, and waits for both.
@@ -240,4 +249,17 @@ async fn clean(member: &Client, arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_left_an_agent_behind_is_told_how_to_remove_it() {
+        let told = unknown("m1", "agents");
+        assert!(told.starts_with("no cluster object m1 found in karmada control Plane; hint: "), "{told}");
+        let all = "kubectl -n agents delete deployment/karmada-agent serviceaccount/karmada-agent-sa secret/karmada-kubeconfig";
+        assert!(told.contains(all), "{told}");
+    }
 }

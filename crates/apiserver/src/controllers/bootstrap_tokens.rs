@@ -36,6 +36,8 @@ pub(super) async fn run(server: Arc<Server>) {
             let left = when.as_millisecond().saturating_sub(now.as_millisecond());
             Duration::from_millis(u64::try_from(left).unwrap_or(0).saturating_add(1))
         });
+        // One end for all waits until then: it must not move when something else changes.
+        let mut until = std::pin::pin!(tokio::time::sleep(pause.unwrap_or_default()));
         // Waits for a change that matters; other Secrets and ConfigMaps come and go all the time.
         loop {
             let matters = tokio::select! {
@@ -47,7 +49,7 @@ pub(super) async fn run(server: Arc<Server>) {
                     Ok(batch) => batch.iter().any(|event| event.name() == CLUSTER_INFO),
                     Err(_) => return,
                 },
-                () = async { tokio::time::sleep(pause.unwrap_or_default()).await }, if pause.is_some() => true,
+                () = until.as_mut(), if pause.is_some() => true,
             };
             if matters {
                 break;

@@ -177,3 +177,23 @@ async fn an_expired_bootstrap_token_is_removed() {
     api.until(path, |answer| answer.code == 404).await;
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn a_bootstrap_token_expires_also_while_other_things_change() {
+    let (handle, api) = start().await;
+    // Whole seconds, as kubeadm writes them; at least one is left.
+    let ends = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + 2).expect("a time");
+    api.post("api/v1/namespaces/kube-system/secrets", &token(&ends.to_string())).await.expect(201);
+    let maps = "api/v1/namespaces/default/configmaps";
+    let path = "api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef";
+    let mut number = 0;
+    while api.get(path).await.code != 404 {
+        assert!(number < 200, "20 s later it is still there");
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("other-{number}")}});
+        api.post(maps, &map).await.expect(201);
+        number += 1;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    handle.stop().await;
+}

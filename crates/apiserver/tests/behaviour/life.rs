@@ -1,6 +1,12 @@
 //! How objects end, what goes with them, and what outlives the process.
 
-use apiserver::Options;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use apiserver::auth::User;
+use apiserver::auth::bounds::{Bounds, Reach};
+use apiserver::auth::rbac::Attributes;
+use apiserver::{Options, Server};
 use serde_json::{Value, json};
 
 use crate::support::{Api, Call};
@@ -161,4 +167,31 @@ async fn a_port_that_stays_taken_is_an_error_that_names_it() {
     let error = apiserver::start(Options { bind, ..Default::default() }).await.expect_err("it is taken");
     let words = error.to_string();
     assert!(words.contains(&bind.to_string()) && words.contains("in use"), "{words}");
+}
+
+/// Notes whether anything had been written when it got to know the server.
+#[derive(Default)]
+struct Early(OnceLock<bool>);
+
+impl Bounds for Early {
+    fn connect(&self, server: &Arc<Server>) {
+        self.0.set(server.ready.bootstrapped.load(Ordering::Acquire)).expect("once");
+    }
+
+    fn bound(
+        &self,
+        _: &User,
+        _: &Attributes<'_>,
+        _: &dyn Fn(&Attributes<'_>) -> bool,
+    ) -> Option<Result<Reach, String>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn who_bounds_rights_knows_the_server_before_anybody_is_answered() {
+    let bounds = Arc::new(Early::default());
+    let (handle, _) = start_with(Options { bounds: Some(bounds.clone()), ..Default::default() }).await;
+    assert_eq!(bounds.0.get(), Some(&false));
+    handle.stop().await;
 }

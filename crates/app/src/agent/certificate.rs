@@ -68,6 +68,7 @@ pub(super) fn renew(agent: &Agent, identity: &Identity, rotation: &Rotation) {
         async move {
             loop {
                 if let Err(error) = look(&agent, &identity, &rotation).await {
+                    let error = explain(error, &identity);
                     tracing::warn!("the agent's certificate is not renewed: {error:#}");
                 }
                 tokio::select! {
@@ -100,6 +101,30 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     let until = Validity::of(pair.certificate.as_bytes())?.until;
     tracing::info!(%until, "the agent's certificate is renewed");
     Ok(())
+}
+
+/// Says why the control plane does not know the agent, where its certificate tells: it has ended, or not begun.
+pub(super) fn explain(error: anyhow::Error, identity: &Identity) -> anyhow::Error {
+    explained(error, &identity.text(), identity.context(), Timestamp::now())
+}
+
+fn explained(error: anyhow::Error, text: &str, context: Option<&str>, now: Timestamp) -> anyhow::Error {
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
+    let is_refused = matches!(known, Some(kube::Error::Api(status)) if status.code == 401);
+    let shown = Shown::read(text, context).ok().filter(|_| is_refused);
+    let Some(Validity { from, until }) = shown.map(|shown| shown.validity) else { return error };
+    if now >= until {
+        error.context(format!(
+            "the agent's certificate ended at {until}; hint: an administrator of the control plane gives it a new one, see \
+             \"A certificate that has ended\" in docs/guides/pull-mode.md"
+        ))
+    } else if now < from {
+        error.context(format!(
+            "the agent's certificate begins at {from}; hint: set the clock of this machine right, for example with NTP"
+        ))
+    } else {
+        error
+    }
 }
 
 /// Puts a kubeconfig where it is read at the next start: where the old one is. A Secret with another one is that of another
@@ -218,6 +243,31 @@ mod tests {
         let read = Kubeconfig::from_yaml(&new).expect("a kubeconfig");
         assert_eq!(read.current_context.as_deref(), Some("m1@karmada-apiserver"));
         assert!(Shown::read("{}", None).is_err());
+    }
+
+    #[test]
+    fn a_certificate_that_has_ended_is_told_with_a_remedy() {
+        let (text, _) = kubeconfig("m1");
+        let told = |code: u16, now: &str| {
+            let status = json!({ "code": code, "message": "no", "reason": "No" });
+            let status = serde_json::from_value(status).expect("a status");
+            let error = anyhow::Error::from(kube::Error::Api(Box::new(status))).context("cannot list");
+            format!("{:#}", explained(error, &text, None, now.parse().expect("a time")))
+        };
+        let ended = told(401, "2026-02-01T00:00:00Z");
+        assert!(
+            ended.starts_with("the agent's certificate ended at 2026-01-11T00:00:00Z; hint: "),
+            "{ended}"
+        );
+        assert!(ended.contains("cannot list"), "{ended}");
+        let early = told(401, "2025-12-01T00:00:00Z");
+        assert!(
+            early.starts_with("the agent's certificate begins at 2026-01-01T00:00:00Z; hint: "),
+            "{early}"
+        );
+        for (code, now) in [(401, "2026-01-05T00:00:00Z"), (403, "2026-02-01T00:00:00Z")] {
+            assert!(told(code, now).starts_with("cannot list"), "{code} {now}");
+        }
     }
 
     /// A member that has this kubeconfig in its Secret, or no Secret, and what is written into it.

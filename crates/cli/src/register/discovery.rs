@@ -51,9 +51,12 @@ pub(super) struct Discovered {
 }
 
 /// Why there is no answer yet.
+#[derive(Debug)]
 enum Wait {
     Unreachable(anyhow::Error),
     Unsigned,
+    /// Waiting does not help.
+    Wrong(anyhow::Error),
 }
 
 impl Discovery {
@@ -66,8 +69,7 @@ impl Discovery {
     ) -> anyhow::Result<Self> {
         let endpoint = endpoint.trim_start_matches("https://").trim_end_matches('/');
         let url = format!("https://{endpoint}");
-        let port = endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        if url.parse::<http::Uri>().is_err() || port.is_none() {
+        if !is_address(&url) {
             bail!("{endpoint:?} is not an address; write it as HOST:PORT");
         }
         if !is_token(token) {
@@ -112,6 +114,7 @@ impl Discovery {
         let second = match self.look(&closed).await {
             Ok(second) => second,
             Err(Wait::Unreachable(error)) => return Err(explain_trust(&error, &self.url)),
+            Err(Wait::Wrong(error)) => return Err(error),
             Err(Wait::Unsigned) => bail!("the control plane at {} contradicts itself", self.url),
         };
         if first != second {
@@ -130,6 +133,7 @@ impl Discovery {
         loop {
             match self.look(client).await {
                 Ok(text) => return Ok(text),
+                Err(Wait::Wrong(error)) => return Err(error),
                 Err(Wait::Unreachable(error)) => {
                     if begun.elapsed() >= self.patience {
                         return Err(error.context(format!(
@@ -164,19 +168,38 @@ impl Discovery {
         let request = http::Request::get(INFO).body(kube::client::Body::empty());
         let request = request.map_err(|error| unreachable(error.into()))?;
         let response = client.send(request).await.map_err(|error| unreachable(error.into()))?;
-        if let Some(problem) = clock_problem(response.headers(), Timestamp::now()) {
-            return Err(unreachable(anyhow::anyhow!(problem)));
-        }
-        let code = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), LONGEST).collect().await;
+        let (head, body) = response.into_parts();
+        let body = http_body_util::Limited::new(body, LONGEST).collect().await;
         let body = body.map_err(|error| unreachable(anyhow::anyhow!("{error}")))?.to_bytes();
-        if !code.is_success() {
-            let text = String::from_utf8_lossy(&body);
-            return Err(unreachable(anyhow::anyhow!("{INFO} is answered with {code}: {text}")));
-        }
-        let map: Value = serde_json::from_slice(&body).map_err(|error| unreachable(error.into()))?;
-        signed(&map, &self.token).ok_or(Wait::Unsigned)
+        read(&head, &body, &self.token, Timestamp::now())
     }
+}
+
+/// Reads an answer to the question for the information.
+fn read(head: &http::response::Parts, body: &[u8], token: &str, now: Timestamp) -> Result<String, Wait> {
+    // Told at once: nobody sets the clock while a command waits.
+    if let Some(problem) = clock_problem(&head.headers, now) {
+        return Err(Wait::Wrong(anyhow::anyhow!(problem)));
+    }
+    if !head.status.is_success() {
+        let text = String::from_utf8_lossy(body);
+        return Err(Wait::Unreachable(anyhow::anyhow!("{INFO} is answered with {}: {text}", head.status)));
+    }
+    let map: Value = serde_json::from_slice(body).map_err(|error| Wait::Unreachable(error.into()))?;
+    signed(&map, token).ok_or(Wait::Unsigned)
+}
+
+/// Returns whether a URL has a host, and a port if it has a colon. Without a port it is 443: kubeconfigs leave it out, and so does
+/// what `token create --print-register-command` prints from them.
+fn is_address(url: &str) -> bool {
+    let Ok(parsed) = url.parse::<http::Uri>() else { return false };
+    parsed.authority().is_some_and(|authority| {
+        let port = authority.as_str().strip_prefix(authority.host());
+        !authority.host().is_empty()
+            && port.is_some_and(|port| {
+                port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+            })
+    })
 }
 
 /// Returns what is wrong with the clock of this machine, by that of the server.
@@ -289,6 +312,28 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_what_a_kubeconfig_has_behind_https() {
+        let url = |endpoint: &str| {
+            Discovery::new(endpoint, TOKEN, &[], None, AGAIN)
+                .map(|known| known.url)
+                .map_err(|e| e.to_string())
+        };
+        for (endpoint, expected) in [
+            ("192.0.2.1:5443", "https://192.0.2.1:5443"),
+            ("https://karmada.example.com/", "https://karmada.example.com"),
+            ("karmada.example.com", "https://karmada.example.com"),
+            ("[2001:db8::1]:5443", "https://[2001:db8::1]:5443"),
+            ("[2001:db8::1]", "https://[2001:db8::1]"),
+            ("rancher.example.com/k8s/clusters/c-1", "https://rancher.example.com/k8s/clusters/c-1"),
+        ] {
+            assert_eq!(url(endpoint).as_deref(), Ok(expected));
+        }
+        for bad in ["", "h:", "h:port", "h:70000", ":5443", "a b:1", "user@h:1", "http://h:1"] {
+            assert!(url(bad).is_err_and(|error| error.contains("write it as HOST:PORT")), "{bad}");
+        }
+    }
+
+    #[test]
     fn only_what_is_signed_with_the_token_is_believed() {
         let good = r#"{"alg":"HS256","kid":"abcdef"}"#;
         assert_eq!(signed(&map("info", "0123456789abcdef", good), TOKEN).as_deref(), Some("info"));
@@ -323,5 +368,24 @@ mod tests {
         assert!(problem("Thu, 01 Jan 2026 01:00:00 GMT").expect("off").contains("3600 s behind"));
         assert!(problem("Wed, 31 Dec 2025 23:00:00 GMT").expect("off").contains("3600 s ahead of"));
         assert_eq!(problem("soon"), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_told_at_once_and_the_rest_is_waited_for() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let answer = |code: u16, date: &str, body: &Value| {
+            let answer = http::Response::builder().status(code).header(http::header::DATE, date).body(());
+            let (head, ()) = answer.expect("an answer").into_parts();
+            super::read(&head, body.to_string().as_bytes(), TOKEN, now)
+        };
+        let (right, late) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Thu, 01 Jan 2026 01:00:00 GMT");
+        let good = map("info", "0123456789abcdef", r#"{"alg":"HS256","kid":"abcdef"}"#);
+        assert!(matches!(answer(200, right, &good), Ok(text) if text == "info"));
+        assert!(matches!(answer(200, right, &json!({})), Err(Wait::Unsigned)));
+        assert!(matches!(answer(503, right, &json!({})), Err(Wait::Unreachable(_))));
+        for code in [200, 503] {
+            let Err(Wait::Wrong(error)) = answer(code, late, &good) else { panic!("it is waited for") };
+            assert!(error.to_string().contains("3600 s behind"), "{error}");
+        }
     }
 }

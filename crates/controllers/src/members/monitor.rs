@@ -278,6 +278,20 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_whose_clock_is_set_back_is_not_silent() {
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        // An hour ahead, until somebody sets it right.
+        assert_eq!(signs.step(&ready, Some(at(3_630)), clocks.at(30), GRACE), None);
+        for second in (40..200).step_by(10) {
+            assert_eq!(signs.step(&ready, Some(at(second)), clocks.at(second), GRACE), None, "{second}");
+        }
+        assert_eq!(signs.step(&ready, None, clocks.at(230), GRACE), None);
+        assert!(signs.step(&ready, None, clocks.at(231), GRACE).is_some(), "a Lease that is gone is no sign");
+    }
+
+    #[test]
     fn a_clock_that_jumps_is_not_silence() {
         let (ready, clocks) = (cluster(Some("True")), Clocks::new());
         let (now, seen) = clocks.at(0);
