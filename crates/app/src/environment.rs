@@ -97,8 +97,19 @@ impl Environment {
 
     /// Returns the quotas that are to be charged for a write of a binding, or for its removal, with their new usage.
     pub(crate) async fn charges(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Value>, Denial> {
+        self.other_charges(request, object, &[]).await
+    }
+
+    /// Returns the quotas that are to be charged besides those that have been, which are named by their uid.
+    async fn other_charges(
+        &self,
+        request: &Request<'_>,
+        object: &Value,
+        charged: &[Value],
+    ) -> Result<Vec<Value>, Denial> {
         let client = self.client.wait().await;
-        let quotas = list(quotas(client, request.namespace), "FederatedResourceQuotas").await?;
+        let mut quotas = list(quotas(client, request.namespace), "FederatedResourceQuotas").await?;
+        quotas.retain(|quota| !charged.contains(&quota["metadata"]["uid"]));
         let stored = if admission::must_count(&quotas) {
             let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
             list(Api::namespaced_with(client.clone(), request.namespace, &kind), "ResourceBindings").await?
@@ -120,12 +131,14 @@ impl Environment {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let whom = format!("RB {}/{name}", request.namespace);
         let mut last = String::new();
+        // A quota that was written before another one was lost to somebody faster must not be charged again.
+        let mut charged = Vec::new();
         for attempt in 0..TRIES {
             if attempt > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
-            let quotas = self.charges(request, object).await?;
-            match write(client, &quotas, dry_run).await {
+            let quotas = self.other_charges(request, object, &charged).await?;
+            match write(client, &quotas, dry_run, &mut charged).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
                 Err(error) => {
@@ -231,14 +244,20 @@ async fn list(objects: Api<DynamicObject>, what: &str) -> Result<Vec<Value>, Den
     list.items.iter().map(|object| serde_json::to_value(object).map_err(unreadable)).collect()
 }
 
-/// Writes the new usage of quotas, one after the other.
-async fn write(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
+/// Writes the new usage of quotas, one after the other; notes the uid of each that was written.
+async fn write(
+    client: &Client,
+    usages: &[Value],
+    dry_run: bool,
+    written: &mut Vec<Value>,
+) -> Result<(), kube::Error> {
     let parameters = PostParams { dry_run, ..PostParams::default() };
-    for quota in charged {
+    for quota in usages {
         let object: DynamicObject = serde_json::from_value(quota.clone()).map_err(kube::Error::SerdeError)?;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let name = object.metadata.name.clone().unwrap_or_default();
         quotas(client, &namespace).replace_status(&name, &parameters, &object).await?;
+        written.push(quota["metadata"]["uid"].clone());
     }
     Ok(())
 }
@@ -261,5 +280,65 @@ fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use admission::Operation;
+    use http::{Method, Response};
+    use serde_json::json;
+
+    use super::*;
+
+    fn quota(name: &str) -> Value {
+        let limits = json!({ "cpu": "10" });
+        json!({
+            "apiVersion": "policy.karmada.io/v1alpha1", "kind": "FederatedResourceQuota",
+            "metadata": { "namespace": "ns", "name": name, "uid": name, "resourceVersion": "7" },
+            "spec": { "overall": limits }, "status": { "overall": limits, "overallUsed": {} },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_quota_is_charged_once_although_another_one_was_lost_to_somebody_faster() {
+        let wrote = Arc::new(Mutex::new(Vec::<String>::new()));
+        let noted = wrote.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let (code, said): (u16, Value) = if request.method() == Method::GET {
+                let items = [quota("a"), quota("b"), quota("c")];
+                (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }))
+            } else {
+                let name = path.rsplit('/').nth(1).unwrap_or_default().to_owned();
+                let mut wrote = noted.lock();
+                let lost = name == "b" && !wrote.contains(&name);
+                wrote.push(name.clone());
+                let conflict =
+                    json!({ "status": "Failure", "reason": "Conflict", "message": "no", "code": 409 });
+                if lost { (409, conflict) } else { (200, quota(&name)) }
+            };
+            let body = kube::client::Body::from(said.to_string().into_bytes());
+            async move {
+                Ok::<_, tower::BoxError>(Response::builder().status(code).body(body).expect("an answer"))
+            }
+        });
+        let environment = Environment::default();
+        environment.connect(Client::new(service, "default"));
+        let binding = json!({ "metadata": { "namespace": "ns", "name": "web-deployment" }, "spec": {
+            "resource": { "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "ns", "name": "web" },
+            "clusters": [{ "name": "m1", "replicas": 2 }],
+            "replicaRequirements": { "resourceRequest": { "cpu": "3" } },
+        } });
+        let request = Request {
+            operation: Operation::Create,
+            group: "work.karmada.io",
+            version: "v1alpha2",
+            kind: "ResourceBinding",
+            namespace: "ns",
+            old: None,
+        };
+        assert!(environment.charge(&request, &binding, false).await.is_ok());
+        assert_eq!(*wrote.lock(), ["a", "b", "b", "c"]);
     }
 }
