@@ -213,9 +213,8 @@ fn status(
                 histories.last_mut().expect("just pushed")
             }
         };
-        if next.is_some() || suspended {
-            history.next_execution_time = next;
-        }
+        // Also none, if the rule ran once and cannot any more: the time that it had would be a promise.
+        history.next_execution_time = next;
         for done in done.iter().filter(|done| done.rule.name == rule.name) {
             note(history, done);
         }

@@ -213,6 +213,19 @@ fn histories_are_those_of_the_rules() {
 }
 
 #[test]
+fn a_rule_that_cannot_run_any_more_has_its_history_but_no_next_time() {
+    let good = scaler(json!([rule(json!({}))]));
+    let jobs = after(&[json!([rule(json!({}))])], &[MORNING]).known.jobs;
+    let ran = [done(MORNING, None, json!({}))];
+    let old = status(&CronFederatedHPAStatus::default(), &good.spec.rules, &jobs, &ran);
+    assert!(old.execution_histories[0].next_execution_time.is_some());
+    let odd = scaler(json!([rule(json!({ "schedule": "0 0 L * *" }))]));
+    let found = status(&old, &odd.spec.rules, &Jobs::new(), &[]);
+    let history = &found.execution_histories[0];
+    assert_eq!((history.successful_executions.len(), history.next_execution_time.clone()), (1, None));
+}
+
+#[test]
 fn which_changes_count() {
     let key = Key::new("default", "c");
     let (one, other) = (scaler(json!([rule(json!({}))])), scaler(json!([])));
