@@ -96,6 +96,15 @@ pub(crate) fn is_counted(quota: &Value) -> bool {
     matches!((limits, known), (Ok(limits), Ok(known)) if same(&limits, &known))
 }
 
+/// Says whether the status of a quota tells of the limits that it has, and of what is used of them.
+pub(crate) fn is_right(quota: &Value, exists: &Usage) -> Result<bool, Denial> {
+    let limits = part::<FederatedResourceQuotaSpec>(quota, "spec")?.overall;
+    let status = part::<FederatedResourceQuotaStatus>(quota, "status")?;
+    let mut exists = exists.clone();
+    exists.retain(|name, _| limits.contains_key(name));
+    Ok(same(&status.overall, &limits) && same(&status.overall_used, &list(&exists)))
+}
+
 /// Returns what bindings use together.
 pub(crate) fn total<'a>(bindings: impl IntoIterator<Item = &'a ResourceBindingSpec>) -> Usage {
     let mut total = Usage::new();
@@ -186,7 +195,12 @@ fn component_differs(old: &Component, new: &Component) -> bool {
 }
 
 fn replicas(binding: &ResourceBindingSpec) -> i64 {
-    binding.clusters.iter().map(|cluster| i64::from(cluster.replicas)).sum()
+    binding.clusters.iter().map(|cluster| i64::from(cluster.replicas.max(0))).sum()
+}
+
+/// Returns what a replica asks for. Nobody uses less than nothing: that would be room for others, which nobody has.
+fn asked(amount: &Amount) -> Quantity {
+    Some(resources::amount(amount)).filter(|amount| amount.sign() > 0).unwrap_or_default()
 }
 
 /// Returns what a binding uses in all clusters together.
@@ -196,7 +210,7 @@ fn usage(binding: &ResourceBindingSpec) -> Usage {
         let needs = binding.replica_requirements.as_ref().map(|needs| &needs.resource_request);
         let replicas = replicas(binding);
         for (name, amount) in needs.into_iter().flatten() {
-            usage.insert(name.clone(), resources::amount(amount).times(replicas));
+            usage.insert(name.clone(), asked(amount).times(replicas));
         }
     } else {
         // Every chosen cluster runs a full set of the components.
@@ -204,7 +218,7 @@ fn usage(binding: &ResourceBindingSpec) -> Usage {
         for component in &binding.components {
             let needs = component.replica_requirements.as_ref().map(|needs| &needs.resource_request);
             for (name, amount) in needs.into_iter().flatten() {
-                let total = resources::amount(amount).times(i64::from(component.replicas)).times(sets);
+                let total = asked(amount).times(i64::from(component.replicas.max(0))).times(sets);
                 *usage.entry(name.clone()).or_default() += total;
             }
         }
@@ -297,6 +311,25 @@ mod tests {
         let mut elsewhere = with.clone();
         elsewhere.clusters[0].name = "m9".into();
         assert!(change(Some(&with), Some(&elsewhere)).is_empty(), "another cluster, the same amount");
+    }
+
+    #[test]
+    fn nobody_uses_less_than_nothing() {
+        let component = |name: &str, replicas: i32, cpu: &str| {
+            let needs = json!({ "resourceRequest": { "cpu": cpu } });
+            serde_json::from_value::<Component>(
+                json!({ "name": name, "replicas": replicas, "replicaRequirements": needs }),
+            )
+            .unwrap()
+        };
+        let mut with = binding(&[0], "1");
+        with.components = vec![component("a", 2, "1"), component("b", 1, "-100"), component("c", -3, "1")];
+        assert_eq!(change(None, Some(&with))["cpu"].to_string(), "2");
+        assert!(!change(None, Some(&binding(&[2], "-100"))).contains_key("cpu"));
+        assert_eq!(change(None, Some(&binding(&[2, -2], "1")))["cpu"].to_string(), "2");
+        let limits: ResourceList = serde_json::from_value(json!({ "cpu": "10" })).unwrap();
+        let used = used(&limits, [&binding(&[2], "-100"), &binding(&[3], "1")]);
+        assert_eq!(serde_json::to_value(used).unwrap(), json!({ "cpu": "3" }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Used by both shells, the plug-in of the server and the webhook server. They differ in how quotas are charged: the plug-in has them
 //! written in one commit with the binding, the webhook server can only write them before kube-apiserver stores the binding.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ pub(crate) struct Environment {
     client: SetOnce<Client>,
     /// The namespaces in which a binding is being charged.
     charging: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// The quotas, by namespace and uid, that were seen to tell what exists. From then on every charge is written with its binding.
+    /// Before, the status may be from a time in which quotas were not enforced: then it tells what clusters report.
+    counted: Mutex<HashMap<String, HashSet<String>>>,
 }
 
 impl std::fmt::Debug for Environment {
@@ -97,16 +100,52 @@ impl Environment {
 
     /// Returns the quotas that are to be charged for a write of a binding, or for its removal, with their new usage.
     pub(crate) async fn charges(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Value>, Denial> {
-        let client = self.client.wait().await;
-        let quotas = list(quotas(client, request.namespace), "FederatedResourceQuotas").await?;
-        let stored = if admission::must_count(&quotas) {
-            let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
-            list(Api::namespaced_with(client.clone(), request.namespace, &kind), "ResourceBindings").await?
+        let (client, namespace) = (self.client.wait().await, request.namespace);
+        let mut quotas = list(quotas(client, namespace), "FederatedResourceQuotas").await?;
+        let unsure = self.unsure(namespace, &quotas);
+        let stored = if !unsure.is_empty() || admission::must_count(&quotas) {
+            bindings(client, namespace).await?
         } else {
             Vec::new()
         };
-        let charges = admission::charge(request, object, &quotas, &stored)?;
-        Ok(charges.into_iter().map(|charge| charge.quota).collect())
+        for quota in quotas.iter_mut().filter(|quota| unsure.contains(uid(quota))) {
+            if admission::is_right(quota, &stored)? {
+                let uid = uid(quota).to_owned();
+                self.counted.lock().entry(namespace.to_owned()).or_default().insert(uid);
+            } else if let Some(status) = quota.get_mut("status").and_then(Value::as_object_mut) {
+                // As if it were new: what exists counts.
+                status.remove("overall");
+            }
+        }
+        charged(request, object, &quotas, &stored)
+    }
+
+    /// Returns the quotas of a namespace that were not seen to be right yet. Those that are gone are forgotten.
+    fn unsure(&self, namespace: &str, quotas: &[Value]) -> HashSet<String> {
+        let mut unsure: HashSet<String> = quotas.iter().map(|quota| uid(quota).to_owned()).collect();
+        let mut counted = self.counted.lock();
+        if let Some(known) = counted.get_mut(namespace) {
+            known.retain(|uid| unsure.remove(uid));
+            if known.is_empty() {
+                counted.remove(namespace);
+            }
+        }
+        unsure
+    }
+
+    /// Returns the quotas that are to be charged besides those that have been, which are named by their uid.
+    async fn other_charges(
+        &self,
+        request: &Request<'_>,
+        object: &Value,
+        written: &[Value],
+    ) -> Result<Vec<Value>, Denial> {
+        let (client, namespace) = (self.client.wait().await, request.namespace);
+        let mut quotas = list(quotas(client, namespace), "FederatedResourceQuotas").await?;
+        quotas.retain(|quota| !written.contains(&quota["metadata"]["uid"]));
+        let stored =
+            if admission::must_count(&quotas) { bindings(client, namespace).await? } else { Vec::new() };
+        charged(request, object, &quotas, &stored)
     }
 
     /// Charges quotas for a binding that is stored by somebody else afterwards.
@@ -120,12 +159,14 @@ impl Environment {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let whom = format!("RB {}/{name}", request.namespace);
         let mut last = String::new();
+        // A quota that was written before another one was lost to somebody faster must not be charged again.
+        let mut written = Vec::new();
         for attempt in 0..TRIES {
             if attempt > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
-            let quotas = self.charges(request, object).await?;
-            match write(client, &quotas, dry_run).await {
+            let quotas = self.other_charges(request, object, &written).await?;
+            match write(client, &quotas, dry_run, &mut written).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
                 Err(error) => {
@@ -231,16 +272,42 @@ async fn list(objects: Api<DynamicObject>, what: &str) -> Result<Vec<Value>, Den
     list.items.iter().map(|object| serde_json::to_value(object).map_err(unreadable)).collect()
 }
 
-/// Writes the new usage of quotas, one after the other.
-async fn write(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
+/// Writes the new usage of quotas, one after the other; notes the uid of each that was written.
+async fn write(
+    client: &Client,
+    usages: &[Value],
+    dry_run: bool,
+    written: &mut Vec<Value>,
+) -> Result<(), kube::Error> {
     let parameters = PostParams { dry_run, ..PostParams::default() };
-    for quota in charged {
+    for quota in usages {
         let object: DynamicObject = serde_json::from_value(quota.clone()).map_err(kube::Error::SerdeError)?;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let name = object.metadata.name.clone().unwrap_or_default();
         quotas(client, &namespace).replace_status(&name, &parameters, &object).await?;
+        written.push(quota["metadata"]["uid"].clone());
     }
     Ok(())
+}
+
+/// Returns the quotas that are to be charged, with their new usage.
+fn charged(
+    request: &Request<'_>,
+    object: &Value,
+    quotas: &[Value],
+    stored: &[Value],
+) -> Result<Vec<Value>, Denial> {
+    let charges = admission::charge(request, object, quotas, stored)?;
+    Ok(charges.into_iter().map(|charge| charge.quota).collect())
+}
+
+fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+async fn bindings(client: &Client, namespace: &str) -> Result<Vec<Value>, Denial> {
+    let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
+    list(Api::namespaced_with(client.clone(), namespace, &kind), "ResourceBindings").await
 }
 
 fn quotas(client: &Client, namespace: &str) -> Api<DynamicObject> {
@@ -261,5 +328,65 @@ fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use admission::Operation;
+    use http::{Method, Response};
+    use serde_json::json;
+
+    use super::*;
+
+    fn quota(name: &str) -> Value {
+        let limits = json!({ "cpu": "10" });
+        json!({
+            "apiVersion": "policy.karmada.io/v1alpha1", "kind": "FederatedResourceQuota",
+            "metadata": { "namespace": "ns", "name": name, "uid": name, "resourceVersion": "7" },
+            "spec": { "overall": limits }, "status": { "overall": limits, "overallUsed": {} },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_quota_is_charged_once_although_another_one_was_lost_to_somebody_faster() {
+        let wrote = Arc::new(Mutex::new(Vec::<String>::new()));
+        let noted = wrote.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let (code, said): (u16, Value) = if request.method() == Method::GET {
+                let items = [quota("a"), quota("b"), quota("c")];
+                (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }))
+            } else {
+                let name = path.rsplit('/').nth(1).unwrap_or_default().to_owned();
+                let mut wrote = noted.lock();
+                let lost = name == "b" && !wrote.contains(&name);
+                wrote.push(name.clone());
+                let conflict =
+                    json!({ "status": "Failure", "reason": "Conflict", "message": "no", "code": 409 });
+                if lost { (409, conflict) } else { (200, quota(&name)) }
+            };
+            let body = kube::client::Body::from(said.to_string().into_bytes());
+            async move {
+                Ok::<_, tower::BoxError>(Response::builder().status(code).body(body).expect("an answer"))
+            }
+        });
+        let environment = Environment::default();
+        environment.connect(Client::new(service, "default"));
+        let binding = json!({ "metadata": { "namespace": "ns", "name": "web-deployment" }, "spec": {
+            "resource": { "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "ns", "name": "web" },
+            "clusters": [{ "name": "m1", "replicas": 2 }],
+            "replicaRequirements": { "resourceRequest": { "cpu": "3" } },
+        } });
+        let request = Request {
+            operation: Operation::Create,
+            group: "work.karmada.io",
+            version: "v1alpha2",
+            kind: "ResourceBinding",
+            namespace: "ns",
+            old: None,
+        };
+        assert!(environment.charge(&request, &binding, false).await.is_ok());
+        assert_eq!(*wrote.lock(), ["a", "b", "b", "c"]);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use api::autoscaling::{CronFederatedHPA, FederatedHPA};
+use api::autoscaling::{CronFederatedHPA, FederatedHPA, MetricSpec};
 use apimachinery::quantity::Quantity;
 use clap::Args;
 use controllers::autoscaling::{Moment, Settings, Workload, preview, zone};
@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut workload = read(&text).with_context(|| format!("{} cannot be foreseen", file.display()))?;
     workload.clusters = arguments.clusters.into();
+    let left_out = workload.autoscaler.as_mut().map(leave_out).unwrap_or_default();
     if let Some(schedule) = &mut workload.schedule {
         for rule in &mut schedule.spec.rules {
             rule.time_zone.get_or_insert_with(|| arguments.zone.clone());
@@ -96,6 +97,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let moments = preview(workload, &Settings::default(), start, DAY, |passed| arguments.load.at(passed));
     let chart = drawn(&moments, start, arguments.date);
     print!("{}", chart.text(arguments.width.into()));
+    if !left_out.is_empty() {
+        println!("left out, since only the cpu of whole pods is foreseen: {}", left_out.join(", "));
+    }
     if let Some(path) = &arguments.svg {
         write(path, &chart.svg())?;
     }
@@ -126,6 +130,12 @@ fn read(text: &str) -> anyhow::Result<Workload> {
     if autoscaler.as_ref().is_some_and(|autoscaler: &FederatedHPA| autoscaler.spec.metrics.is_empty()) {
         bail!("the FederatedHPA names no metrics; without a server nobody fills them in");
     }
+    if autoscaler
+        .as_ref()
+        .is_some_and(|autoscaler: &FederatedHPA| !autoscaler.spec.metrics.iter().any(is_foreseen))
+    {
+        bail!("the FederatedHPA has no metric of type Resource for cpu; nothing else can be foreseen");
+    }
     let Some(scaled) = scaled else { bail!("it has no workload with a pod template") };
     let containers = scaled.pointer("/spec/template/spec/containers").and_then(Value::as_array);
     let cpu = |container: &Value| {
@@ -140,6 +150,30 @@ fn read(text: &str) -> anyhow::Result<Workload> {
     let replicas = scaled["spec"]["replicas"].as_i64().unwrap_or(1);
     let replicas = i32::try_from(replicas).context("the workload has too many replicas")?;
     Ok(Workload { autoscaler, schedule, replicas, request, clusters: 1 })
+}
+
+/// Leaves out metrics that no load is given for, and returns their names. They would keep replicas from going down, as any metric does
+/// that cannot be had.
+fn leave_out(autoscaler: &mut FederatedHPA) -> Vec<String> {
+    let metrics = std::mem::take(&mut autoscaler.spec.metrics);
+    let (foreseen, others): (Vec<_>, Vec<_>) = metrics.into_iter().partition(is_foreseen);
+    autoscaler.spec.metrics = foreseen;
+    others.iter().map(named).collect()
+}
+
+fn is_foreseen(metric: &MetricSpec) -> bool {
+    metric.type_ == "Resource" && metric.resource.as_ref().is_some_and(|source| source.name == "cpu")
+}
+
+fn named(metric: &MetricSpec) -> String {
+    let name = [
+        metric.resource.as_ref().map(|source| source.name.as_str()),
+        metric.container_resource.as_ref().map(|source| source.name.as_str()),
+        metric.pods.as_ref().map(|source| source.metric.name.as_str()),
+        metric.object.as_ref().map(|source| source.metric.name.as_str()),
+        metric.external.as_ref().map(|source| source.metric.name.as_str()),
+    ];
+    format!("{} {}", metric.type_, name.into_iter().flatten().next().unwrap_or_default())
 }
 
 fn drawn(moments: &[Moment], start: Timestamp, date: Date) -> Chart {
@@ -191,5 +225,30 @@ mod tests {
         let example = include_str!("../../../../examples/autoscaling.yaml");
         let read = read(example).expect("the example");
         assert!(read.autoscaler.is_some() && read.schedule.is_some() && read.request > 0);
+    }
+
+    #[test]
+    fn only_the_cpu_of_whole_pods_is_foreseen() {
+        let of = |name: &str| {
+            format!(
+                "{{type: Resource, resource: {{name: {name}, target: {{type: Utilization, averageUtilization: 50}}}}}}"
+            )
+        };
+        let file = |metrics: &str| {
+            format!(
+                "kind: FederatedHPA\nspec: {{scaleTargetRef: {{kind: Deployment, name: a}}, maxReplicas: 30, metrics: [{metrics}]}}\n\
+                 ---\nkind: Deployment\nspec: {{template: {{spec: {{containers: [{{resources: {{requests: {{cpu: 100m}}}}}}]}}}}}}\n"
+            )
+        };
+        let error = read(&file(&of("memory"))).expect_err("it is refused").to_string();
+        assert!(error.contains("nothing else can be foreseen"), "{error}");
+        let mut both = read(&file(&format!("{}, {}", of("memory"), of("cpu")))).expect("a workload");
+        let left_out = both.autoscaler.as_mut().map(leave_out).unwrap_or_default();
+        assert_eq!(left_out, ["Resource memory"]);
+        let load = |passed: SignedDuration| if passed.as_secs() < 3600 { 1000 } else { 100 };
+        let start = "2026-01-05T00:00:00Z".parse().expect("a time");
+        let day = preview(both, &Settings::default(), start, Duration::from_secs(7200), load);
+        let most = day.iter().map(|moment| moment.replicas[0]).max();
+        assert_eq!((most, day.last().map(|moment| moment.replicas[0])), (Some(20), Some(2)), "up, and down");
     }
 }

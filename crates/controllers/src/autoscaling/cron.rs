@@ -5,8 +5,8 @@
 //! CronFederatedHPAs.
 //!
 //! As upstream, what was missed while nobody looked is not made up for: the next moment counts from the start. The clock on the wall is
-//! looked at every half a minute. If it jumps ahead over several moments, the rule acts once; if it is set back, the rule waits for
-//! its next moment on the new clock.
+//! looked at every half a minute. If it jumps ahead over several moments, the rule acts once, and several rules act in the order of
+//! their last moments; if it is set back, the rule waits for its next moment on the new clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -143,6 +143,8 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
         let job = Job { rule: rule.clone(), target: target.clone(), next: planned, seen: now };
         plan.known.jobs.insert(rule.name.clone(), job);
     }
+    // What several rules missed is done in its order, so that the one that counts now has the last word.
+    plan.due.sort_by_cached_key(|(rule, planned)| last(rule, *planned, now));
     let Known { jobs, idle } = &plan.known;
     let first = jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
     // What cannot run now may run later: zones can be installed.
@@ -156,6 +158,27 @@ fn next(rule: &CronFederatedHPARule, now: Timestamp) -> Result<Timestamp, String
     let zone = zone(rule.time_zone.as_deref().unwrap_or("Local"))?;
     let schedule = Schedule::parse(&rule.schedule)?;
     schedule.next(now, &zone).ok_or_else(|| format!("the schedule {:?} never comes", rule.schedule))
+}
+
+/// Returns the last moment of a rule up to now; `first` is one of them. It is looked for further and further back: of a clock that jumps
+/// ahead by years, not every minute is gone through.
+fn last(rule: &CronFederatedHPARule, first: Timestamp, now: Timestamp) -> Timestamp {
+    let missed = |after: Timestamp| next(rule, after).ok().filter(|moment| *moment <= now);
+    let mut back = SignedDuration::from_mins(1);
+    let mut last = loop {
+        let from = now.saturating_sub(back).unwrap_or(first);
+        if from <= first {
+            break first;
+        }
+        if let Some(moment) = missed(from) {
+            break moment;
+        }
+        back = back.saturating_mul(2);
+    };
+    while let Some(moment) = missed(last) {
+        last = moment;
+    }
+    last
 }
 
 /// What became of an execution.
@@ -190,9 +213,8 @@ fn status(
                 histories.last_mut().expect("just pushed")
             }
         };
-        if next.is_some() || suspended {
-            history.next_execution_time = next;
-        }
+        // Also none, if the rule ran once and cannot any more: the time that it had would be a promise.
+        history.next_execution_time = next;
         for done in done.iter().filter(|done| done.rule.name == rule.name) {
             note(history, done);
         }

@@ -266,9 +266,7 @@ impl Controller {
         target.template = template.map_err(|error| unscalable(error.to_string()))?;
         target.replicas = target.template.wanted.unwrap_or(0);
         if View::asks_metrics(scaler, target.replicas) {
-            let selector =
-                LabelSelector::parse(&target.selector).unwrap_or_else(|_| LabelSelector::nothing());
-            target.scalers = self.scalers(key, selector, &labels);
+            target.scalers = self.scalers(key, &target.selector, &labels);
             if target.scalers.len() <= 1 {
                 let each = scaler.spec.metrics.iter().map(|spec| self.measure(key, &target.selector, spec));
                 target.measured = join_all(each).await;
@@ -387,7 +385,11 @@ impl Controller {
     }
 
     /// Returns all autoscalers that select one of these pods, after noting what this one selects.
-    fn scalers(&self, key: &Key, selector: LabelSelector, pods: &[Arc<Record>]) -> Vec<(String, String)> {
+    fn scalers(&self, key: &Key, selector: &str, pods: &[Arc<Record>]) -> Vec<(String, String)> {
+        // An empty text would select everything, and be in the way of all autoscalers here. A workload that does not say has no pods.
+        let named = Some(selector).filter(|text| !text.is_empty());
+        let selector = named.and_then(|text| LabelSelector::parse(text).ok());
+        let selector = selector.unwrap_or_else(LabelSelector::nothing);
         let mut memory = self.memory.lock();
         memory.entry(key.clone()).or_default().selector = Some(selector);
         let here = memory.iter().filter(|(other, _)| other.namespace == key.namespace);

@@ -91,17 +91,22 @@ pub(super) async fn of_pods(
 ) -> Result<Samples, String> {
     let path = format!("namespaces/{namespace}/pods/*/{}", metric.name);
     let list = custom(client, &path, &[("labelSelector", selector)], metric).await?;
-    let items = items(&list);
+    read_pods(&list)
+}
+
+fn read_pods(list: &Value) -> Result<Samples, String> {
+    let items = items(list);
     if items.is_empty() {
         return Err("no metrics returned from custom metrics API".to_owned());
     }
+    // A value that cannot be read is missing. Taken for nothing, it would be a reason to remove replicas.
     let sample = |item: &Value| {
+        let value = milli(item.get("value")?)?;
         let window = pointer::number(item, "/windowSeconds").or(pointer::number(item, "/window"));
         let window = window.map_or(WINDOW, SignedDuration::from_secs);
-        let value = item.get("value").and_then(milli).unwrap_or(0);
-        (pointer::owned(item, "/describedObject/name"), Sample { value, time: time(item), window })
+        Some((pointer::owned(item, "/describedObject/name"), Sample { value, time: time(item), window }))
     };
-    Ok(items.iter().map(sample).collect())
+    Ok(items.iter().filter_map(sample).collect())
 }
 
 /// Returns a custom metric of an object.
@@ -140,11 +145,17 @@ pub(super) async fn external(
     let list = get(client, &path, &[("labelSelector", &selector)])
         .await
         .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
-    let items = items(&list);
+    read_external(&list)
+}
+
+fn read_external(list: &Value) -> Result<i64, String> {
+    let items = items(list);
     if items.is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
     }
-    Ok(items.iter().filter_map(|item| milli(item.get("value")?)).fold(0, i64::saturating_add))
+    let value = |item: &Value| milli(item.get("value")?);
+    let sum = items.iter().map(value).try_fold(0_i64, |sum, one| Some(sum.saturating_add(one?)));
+    sum.ok_or_else(|| "a value from the external metrics API is not a quantity".to_owned())
 }
 
 async fn custom(
@@ -277,5 +288,24 @@ mod tests {
             read_resource(&json!({ "items": [pod("a", None, &both)] }), "cpu", None).expect("samples");
         let expected = (Timestamp::from_second(10).expect("a time"), SignedDuration::from_secs(15));
         assert_eq!((samples["a"].time, samples["a"].window), expected);
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_not_taken_for_nothing() {
+        let of = |name: &str, value: Value| json!({ "describedObject": { "name": name }, "value": value });
+        let list = |items: Vec<Value>| json!({ "items": items });
+        let odd = [json!(null), json!("many"), json!({}), json!("")];
+        let items = odd.iter().map(|value| of("odd", value.clone())).chain([of("a", json!("1500m"))]);
+        let found = read_pods(&list(items.collect())).expect("samples");
+        let values: Vec<(&str, i64)> =
+            found.iter().map(|(name, sample)| (name.as_str(), sample.value)).collect();
+        assert_eq!(values, [("a", 1500)]);
+        for value in odd {
+            assert!(read_pods(&list(vec![of("odd", value.clone())])).expect("nothing").is_empty());
+            let both = list(vec![of("a", json!("2")), of("odd", value)]);
+            assert!(read_external(&both).unwrap_err().contains("not a quantity"));
+        }
+        assert_eq!(read_external(&list(vec![of("a", json!("2")), of("b", json!("500m"))])), Ok(2500));
+        assert!(read_external(&list(vec![])).unwrap_err().starts_with("no metrics"));
     }
 }

@@ -115,6 +115,13 @@ impl History {
         changes.push(Change { replicas: to.saturating_sub(from).saturating_abs(), time: now });
     }
 
+    /// Dates what lies ahead of the clock to now. A clock that was set back would keep it in its window for too long.
+    fn put_right(&mut self, now: Timestamp) {
+        for change in self.recommendations.iter_mut().chain(&mut self.ups).chain(&mut self.downs) {
+            change.time = change.time.min(now);
+        }
+    }
+
     fn recommend(&mut self, replicas: i32, longest: SignedDuration, now: Timestamp) {
         self.recommendations.retain(|change| change.time >= before(now, longest));
         self.recommendations.push(Change { replicas, time: now });
@@ -131,6 +138,7 @@ pub fn plain(
     window: SignedDuration,
     now: Timestamp,
 ) -> Verdict {
+    history.put_right(now);
     let cutoff = before(now, window);
     let recent = history.recommendations.iter().filter(|change| change.time >= cutoff);
     let stable = recent.map(|change| change.replicas).fold(wish, i32::max);
@@ -155,6 +163,7 @@ pub fn behaving(
     behavior: &Behavior,
     now: Timestamp,
 ) -> Verdict {
+    history.put_right(now);
     let within = |change: &&Change, rules: &Rules| change.time > before(now, rules.window);
     let recommended = &history.recommendations;
     let up = recommended.iter().filter(|change| within(change, &behavior.up)).map(|change| change.replicas);

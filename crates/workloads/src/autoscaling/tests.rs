@@ -272,6 +272,25 @@ fn what_was_done_is_remembered_as_long_as_it_counts() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_holds_nothing_longer_than_its_window() {
+    let hour = 3600;
+    let ahead = |replicas| vec![Change { replicas, time: at(NOW + hour) }];
+    let window = SignedDuration::from_secs(300);
+    let mut history = History { recommendations: ahead(5), ..History::default() };
+    let mut held = |second| plain(&mut history, 5, 3, BOUNDS, window, at(second)).replicas;
+    assert_eq!((held(NOW), held(NOW + 300), held(NOW + 301)), (5, 5, 3));
+    let rules = Rules {
+        window: SignedDuration::from_secs(60),
+        select: Select::Max,
+        policies: vec![Policy { amount: Amount::Pods(1), period: SignedDuration::from_secs(60) }],
+    };
+    let behavior = Behavior { up: rules.clone(), down: rules };
+    let mut history = History { recommendations: ahead(9), ups: ahead(1), downs: Vec::new() };
+    let mut next = |second| behaving(&mut history, 5, 9, BOUNDS, &behavior, at(second)).replicas;
+    assert_eq!((next(NOW), next(NOW + 59), next(NOW + 60)), (5, 5, 6), "one a minute");
+}
+
+#[test]
 fn limits_hold_and_are_told() {
     assert_eq!(limited(3, 1, 5), (3, Limit::Within));
     assert_eq!(limited(9, 1, 5), (5, Limit::TooMany));

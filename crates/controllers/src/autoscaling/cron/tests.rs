@@ -64,6 +64,31 @@ fn a_rule_acts_at_its_time_and_not_before() {
 }
 
 #[test]
+fn of_several_rules_that_were_missed_the_last_one_has_the_last_word() {
+    let day = || rule(json!({ "name": "day", "schedule": "0 8 * * *" }));
+    let night = || rule(json!({ "name": "night", "schedule": "0 20 * * *" }));
+    let busy = || rule(json!({ "name": "busy", "schedule": "* 9 * * *" }));
+    let hour = 3600;
+    for (name, rules, seen, now, acts) in [
+        ("a night passed", json!([day(), night()]), 10, 25 * hour, &["night", "day"][..]),
+        ("two days and an evening", json!([night(), day()]), 10, 61 * hour, &["day", "night"]),
+        ("it is day", json!([day(), night()]), 10, 73 * hour, &["night", "day"]),
+        ("the clock began in 1970", json!([busy(), day(), night()]), -MORNING, 0, &["busy", "night", "day"]),
+        (
+            "two at one moment",
+            json!([rule(json!({ "name": "other" })), rule(json!({}))]),
+            10,
+            300,
+            &["other", "r"],
+        ),
+    ] {
+        let plan = after(&[rules], &[MORNING + seen, MORNING + now]);
+        let names: Vec<&str> = plan.due.iter().map(|(rule, _)| rule.name.as_str()).collect();
+        assert_eq!(names, acts, "{name}");
+    }
+}
+
+#[test]
 fn a_rule_that_changes_begins_anew() {
     let plain = || json!([rule(json!({}))]);
     for (name, changed, acts, next) in [
@@ -185,6 +210,19 @@ fn histories_are_those_of_the_rules() {
         [("a", false), ("new", true)],
         "suspended rules have no next time, odd ones no history"
     );
+}
+
+#[test]
+fn a_rule_that_cannot_run_any_more_has_its_history_but_no_next_time() {
+    let good = scaler(json!([rule(json!({}))]));
+    let jobs = after(&[json!([rule(json!({}))])], &[MORNING]).known.jobs;
+    let ran = [done(MORNING, None, json!({}))];
+    let old = status(&CronFederatedHPAStatus::default(), &good.spec.rules, &jobs, &ran);
+    assert!(old.execution_histories[0].next_execution_time.is_some());
+    let odd = scaler(json!([rule(json!({ "schedule": "0 0 L * *" }))]));
+    let found = status(&old, &odd.spec.rules, &Jobs::new(), &[]);
+    let history = &found.execution_histories[0];
+    assert_eq!((history.successful_executions.len(), history.next_execution_time.clone()), (1, None));
 }
 
 #[test]

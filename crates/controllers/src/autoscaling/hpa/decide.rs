@@ -1,5 +1,7 @@
 //! What a FederatedHPA does: from the scales, pods and metrics of all clusters to a number of replicas and a status.
 
+use std::collections::BTreeMap;
+
 use api::autoscaling::{
     ContainerResourceMetricStatus, FederatedHPA, HPABehavior, HPACondition, HPAScalingRules, HPAStatus,
     MetricIdentifier, MetricSpec, MetricStatus, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus,
@@ -12,7 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use workloads::autoscaling::{
-    self as arithmetic, Behavior, Bounds, History, Pod, Policy, Proposal, Rules, Samples, Select, Workload,
+    self as arithmetic, Behavior, Bounds, History, Phase, Pod, Policy, Proposal, Rules, Sample, Samples,
+    Select, Workload,
 };
 
 use super::super::Settings;
@@ -305,11 +308,6 @@ fn by_metric(
     let settings = view.settings.arithmetic();
     let calibration = f64::from(target.wanted) / f64::from(target.replicas);
     let workload = Workload { replicas: target.replicas, calibration, pods: &target.pods };
-    // Custom metrics come without their cluster.
-    let bare: Vec<Pod> = match spec.type_.as_str() {
-        "Pods" => target.pods.iter().map(without_cluster).collect(),
-        _ => Vec::new(),
-    };
     match (spec.type_.as_str(), spec) {
         ("Resource", MetricSpec { resource: Some(source), .. }) => {
             let judged = resource(&workload, &source.name, None, &source.target, measured, &settings, now);
@@ -360,12 +358,11 @@ fn by_metric(
                 condition: error,
             };
             let samples = match measured {
-                Ok(Measured::Pods(samples)) => samples,
+                Ok(Measured::Pods(samples)) => by_pod(samples, &target.pods),
                 Ok(Measured::Value(_)) => Samples::new(),
                 Err(error) => return Err(refuse(format!("unable to get metric {name}: {error}"))),
             };
             let goal = milli(source.target.average_value.as_ref()).unwrap_or(0);
-            let workload = Workload { pods: &bare, ..workload };
             let proposal =
                 arithmetic::by_average(&workload, samples, "", goal, &settings, now).map_err(refuse)?;
             let status = MetricStatus {
@@ -521,9 +518,30 @@ fn value(measured: Result<Measured, String>) -> Result<i64, String> {
     }
 }
 
-fn without_cluster(pod: &Pod) -> Pod {
-    let name = pod.name.rsplit_once('/').map_or(pod.name.as_str(), |(_, name)| name);
-    Pod { name: name.to_owned(), ..pod.clone() }
+/// Returns the samples of a custom metric by pod. They come without their cluster: where several clusters have a pod of one name,
+/// the control plane has added up what they say, and each pod gets its part.
+fn by_pod(mut samples: Samples, pods: &[Pod]) -> Samples {
+    let mut copies: BTreeMap<&str, i64> = BTreeMap::new();
+    for pod in pods {
+        // One that waits or has failed has said nothing.
+        let tells = !matches!(pod.phase, Phase::Pending | Phase::Failed);
+        *copies.entry(without_cluster(pod)).or_default() += i64::from(tells);
+    }
+    let mut each = Samples::new();
+    for pod in pods {
+        let name = without_cluster(pod);
+        if let (Some(sample), Some(copies)) = (samples.get(name), copies.get(name)) {
+            each.insert(pod.name.clone(), Sample { value: sample.value / (*copies).max(1), ..*sample });
+        }
+    }
+    // As upstream, samples of pods that nobody knows count, too.
+    samples.retain(|name, _| !copies.contains_key(name.as_str()));
+    each.extend(samples);
+    each
+}
+
+fn without_cluster(pod: &Pod) -> &str {
+    pod.name.rsplit_once('/').map_or(pod.name.as_str(), |(_, name)| name)
 }
 
 fn milli(amount: Option<&Amount>) -> Option<i64> {

@@ -206,3 +206,15 @@ async fn one_that_is_gone_is_forgotten() {
     assert!(test.controller.memory.lock().is_empty());
     test.world.supervisor.stop().await;
 }
+
+#[tokio::test]
+async fn a_workload_without_a_selector_is_in_nobodys_way() {
+    let test = Test::new(json!({})).await;
+    let pods = [Arc::new(Record { labels: json!({ "app": "web" }), pod: Pod::default() })];
+    let other = Key::new(test.world.namespace.clone(), "other");
+    assert!(test.controller.scalers(&other, "", &[]).is_empty());
+    let found = test.controller.scalers(&test.key, "app=web", &pods);
+    assert_eq!(found, [("h".to_owned(), test.world.namespace.clone())]);
+    assert_eq!(test.controller.scalers(&other, "app", &pods).len(), 2, "this one selects them, too");
+    test.world.supervisor.stop().await;
+}

@@ -213,7 +213,8 @@ fn each_source_has_its_name() {
     let object =
         json!({ "describedObject": { "kind": "Ingress", "name": "i" }, "metric": { "name": "hits" } });
     let with = |base: &Value, target: Value| merged(base.clone(), json!({ "target": target }));
-    let bare: Samples = [("p0".to_owned(), sample(100_000)), ("p1".to_owned(), sample(100_000))].into();
+    // Of two clusters together: each has a pod of that name.
+    let bare: Samples = [("p0".to_owned(), sample(200_000)), ("p1".to_owned(), sample(200_000))].into();
     for (name, source, measured, rescale) in [
         (
             "cpu resource",
@@ -263,6 +264,33 @@ fn each_source_has_its_name() {
     }
     let odd = decide(&view(metric(json!({ "type": "Odd" })), target(4, 4, &[100; 4])), at(NOW));
     assert_eq!(told(&odd)[1], "ScalingActive=False InvalidMetricSourceType");
+}
+
+#[test]
+fn a_custom_metric_of_pods_of_one_name_is_their_sum() {
+    let hits = json!({ "spec": { "metrics": [{ "type": "Pods", "pods": {
+        "metric": { "name": "hits" }, "target": { "type": "AverageValue", "averageValue": "50" } } }] } });
+    let decided = |samples: &[(&str, i64)], change: &dyn Fn(&mut Target)| {
+        let samples = samples.iter().map(|(name, hits)| ((*name).to_owned(), sample(hits * 1000)));
+        let mut copies = target(2, 4, &[0; 4]);
+        copies.measured = vec![Ok(Measured::Pods(samples.collect()))];
+        change(&mut copies);
+        let plan = decide(&view(hits.clone(), copies), at(NOW));
+        let metrics = serde_json::to_value(&plan.status.current_metrics).unwrap();
+        let average = metrics[0]["pods"]["current"]["averageValue"].as_str().map(str::to_owned);
+        (plan.rescale.map(|(replicas, _)| replicas), average.unwrap_or_default())
+    };
+    let same = |_: &mut Target| {};
+    let shown = |average: &str| average.to_owned();
+    let right = [("p0", 100), ("p1", 100)];
+    assert_eq!(decided(&right, &same), (None, shown("50")), "each has as much as it should");
+    assert_eq!(decided(&[("p0", 200), ("p1", 200)], &same), (Some(4), shown("100")));
+    let waits = |target: &mut Target| target.pods[1].phase = Phase::Pending;
+    assert_eq!(decided(&[("p0", 50), ("p1", 100)], &waits), (None, shown("50")), "m2/p0 has said nothing");
+    let alone = |target: &mut Target| target.pods.truncate(3);
+    assert_eq!(decided(&[("p0", 100), ("p1", 50)], &alone), (None, shown("50")), "m1/p1 has no copy");
+    let odd = [("p0", 100), ("p1", 100), ("elsewhere", 50)];
+    assert_eq!(decided(&odd, &same), (None, shown("50")), "as upstream, one that is not known counts");
 }
 
 #[test]
