@@ -71,7 +71,9 @@ impl Findings<'_> {
             self.problem(PLANE, format!("nothing offers the Service {service} to other clusters"), advice);
         }
         if facts.multi.is_some() && multi.is_none() {
-            let advice = "add CrossCluster to spec.types";
+            // Admission refuses another type, and a second one.
+            let advice =
+                "delete it and create it anew with the type CrossCluster; its types cannot be changed";
             self.problem(
                 "MultiClusterService",
                 "its types do not say CrossCluster, so nothing is done",

@@ -431,7 +431,9 @@ impl Detector {
             }
             (Bind::Update(wanted), Some(existing)) => {
                 self.bound.lock().remove(&key);
-                writer.update_mirrored(mirror, existing.as_ref(), &wanted, Guard::Fields).await?
+                // Who claims it may be writing the binding at this very moment; whoever comes second looks again.
+                let guard = if decide::may_be_anothers(&key) { Guard::Version } else { Guard::Fields };
+                writer.update_mirrored(mirror, existing.as_ref(), &wanted, guard).await?
             }
             (Bind::Create | Bind::Update(_), _) => {
                 // Admission would give it an identity; control planes without our admission have bindings, too.

@@ -108,6 +108,11 @@ fn decide(view: &View) -> Plan {
         let existing = view.imported.iter().find(|slice| slice.metadata.name == wanted.metadata.name);
         match existing {
             None => plan.create = Some(Box::new(wanted)),
+            // The member has made it anew for another family of addresses. No server lets that be changed.
+            Some(existing) if existing.address_type != wanted.address_type => {
+                plan.delete.push(Arc::clone(existing));
+                plan.create = Some(Box::new(wanted));
+            }
             Some(existing) => {
                 let mut updated = EndpointSlice::clone(existing);
                 let labels = updated.metadata.labels.get_or_insert_default();
@@ -242,12 +247,17 @@ mod tests {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": [{ "addresses": ["10.0.0.2"] }],
             "ports": [{ "name": "http", "port": 80 }] }] } } });
+        let other_family = json!({ "spec": { "workload": { "manifests": [{
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv6",
+            "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": [{ "addresses": ["fd00::1"] }],
+            "ports": [{ "name": "http", "port": 80 }] }] } } });
         let unexported = json!({ "metadata": { "labels": {
             "endpointslice.karmada.io/name": null, "endpointslice.karmada.io/namespace": null } } });
         let cases = [
             ("it comes", Some(work(json!({}))), "True", false, vec!["create"]),
             ("it is there", Some(work(json!({}))), "True", true, vec![]),
             ("its endpoints changed", Some(work(moved)), "True", true, vec!["update"]),
+            ("it has other addresses", Some(work(other_family)), "True", true, vec!["create", "delete"]),
             ("its cluster is lost", Some(work(json!({}))), "False", true, vec!["delete"]),
             ("its cluster is silent", Some(work(json!({}))), "Unknown", true, vec!["delete"]),
             ("its cluster is still away", Some(work(json!({}))), "False", false, vec![]),

@@ -45,6 +45,12 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_ingresses);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.multi_cluster_ingresses.subscribe(move |change| pushed.push(change.key.clone()));
@@ -82,16 +88,17 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     });
     let pushed = queue.clone();
     plane.mirrors.bindings.subscribe(move |change| {
+        let placement = |binding: &Option<Arc<ResourceBinding>>| {
+            binding.as_deref().map(|binding| binding.spec.placement.clone())
+        };
+        // Who writes bindings in this process is not always us: a policy may have been faster, or slower.
         if let Some(ingress) = change.key.name.strip_suffix("-ingress")
-            && !change.ours
-            && change.new.is_none()
+            && placement(&change.old) != placement(&change.new)
         {
             pushed.push(Key::new(change.key.namespace.clone(), ingress));
         }
     });
-    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_ingresses);
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 /// What is known of a MultiClusterIngress.
@@ -409,9 +416,12 @@ impl Reconcile for Controller {
         let Some(multi) = &view.multi else { return result.map(|()| Outcome::Done) };
         if let Some(status) = plan.status {
             let mirror = &self.plane.mirrors.multi_cluster_ingresses;
-            let patch = json!({ "status": status });
-            match self.plane.writer.patch_status(multi.as_ref(), patch).await {
-                Ok(answer) => mirror.note(answer),
+            let mut told = MultiClusterIngress::clone(multi);
+            told.status = *status;
+            // The difference names what goes as well: the status alone does not mention an address that is gone.
+            match self.plane.writer.update_status(multi.as_ref(), &told, Guard::Fields).await {
+                Ok(Some(answer)) => mirror.note(answer),
+                Ok(None) => {}
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -466,6 +476,7 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::fixtures::{deleting, merged, read};
+    use crate::world::World;
 
     fn multi(otherwise: Value) -> Option<Arc<MultiClusterIngress>> {
         let base = json!({
@@ -611,5 +622,45 @@ mod tests {
         let status = json!(plan.status.expect("there is news"));
         assert_eq!(status["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
         assert_eq!(status["serviceLocations"], json!([{ "name": "web", "clusters": ["m3"] }]));
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_leaves_the_status_and_what_a_policy_wrote_leaves_the_binding() {
+        let world = World::new().await;
+        let (controller, _) = subscribed(&world.plane);
+        let mirrors = &world.environment.mirrors;
+        let otherwise = json!({
+            "metadata": { "namespace": world.namespace, "uid": null },
+            "status": {
+                "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] },
+                "serviceLocations": [{ "name": "web", "clusters": ["m3"] }], "trafficBlockClusters": ["m9"],
+            },
+        });
+        let made = merged(json!(multi(json!({})).as_deref()), otherwise);
+        let multi: Arc<MultiClusterIngress> = world.put(&mirrors.multi_cluster_ingresses, made).await;
+        let key = Key::of(multi.as_ref());
+        // The Ingress comes first, and then what needs it.
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        let status = json!(world.stored(multi.as_ref()).await.expect("it is there").status);
+        assert_eq!(status, json!({ "loadBalancer": {}, "trafficBlockClusters": ["m9"] }));
+        world.writes();
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(world.writes(), [""; 0], "a second look writes nothing");
+
+        // A policy that had not heard of it writes the binding, from the same process.
+        let bound = || {
+            let binding = mirrors.bindings.get(&world.namespace, "shop-ingress").expect("it is bound");
+            let placement = binding.spec.placement.clone().unwrap_or_default();
+            (placement.cluster_affinity.unwrap_or_default().cluster_names.join("+"), binding)
+        };
+        let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
+        let (_, binding) = bound();
+        let (controller, queue) = subscribed(&world.plane);
+        mirrors.bindings.note(world.patch(binding.as_ref(), elsewhere).await);
+        assert_eq!(queue.waiting(), std::slice::from_ref(&key));
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(bound().0, "m1+m2");
+        world.supervisor.stop().await;
     }
 }

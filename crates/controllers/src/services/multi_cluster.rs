@@ -9,12 +9,14 @@
 //! MultiClusterService goes, the binding and the Services in the members stay, as upstream: a policy may take the Service over.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::sync::Arc;
 
 use api::conditions::multi_cluster_service as conditions;
 use api::events as reasons;
-use api::labels::{RESOURCE_BINDING_PERMANENT_ID, finalizers};
+use api::labels::{RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers};
 use api::names;
 use api::networking::MultiClusterService;
 use apimachinery::gvk::Gvk;
@@ -42,6 +44,12 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.multi_cluster_services.subscribe(move |change| {
@@ -65,10 +73,12 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         let unchanged =
             matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
         let key = Key::new(service.namespace(), service.name());
+        // One may carry the marks of a MultiClusterService that went while nobody looked.
+        let marked = || service.label(RESOURCE_TEMPLATE_CLAIMED_BY) == Some(decide::HOLDER);
         if service.kind() == "Service"
             && service.api_version() == "v1"
             && !unchanged
-            && of.mirrors.multi_cluster_services.find(&key).is_some()
+            && (marked() || of.mirrors.multi_cluster_services.find(&key).is_some())
         {
             pushed.push(key);
         }
@@ -106,20 +116,17 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         let Some(service) = change.key.name.strip_suffix("-service") else { return };
         let key = Key::new(change.key.namespace.clone(), service);
         let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
-            binding
-                .as_deref()
-                .map(|binding| (binding.spec.placement.clone(), binding.metadata.labels.clone()))
+            binding.as_deref().map(|binding| {
+                let spec = &binding.spec;
+                (spec.placement.clone(), spec.conflict_resolution.clone(), binding.metadata.labels.clone())
+            })
         };
-        if !change.ours
-            && spec(&change.old) != spec(&change.new)
-            && of.mirrors.multi_cluster_services.find(&key).is_some()
-        {
+        // Who writes bindings in this process is not always us: a policy may have been faster, or slower.
+        if spec(&change.old) != spec(&change.new) && of.mirrors.multi_cluster_services.find(&key).is_some() {
             pushed.push(key);
         }
     });
-    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 impl Reconcile for Controller {
@@ -131,13 +138,9 @@ impl Reconcile for Controller {
         let mirrors = &self.plane.mirrors;
         let works = self.plane.services.works(key).into_iter().filter(|(_, role)| *role == Role::Request);
         let requests: Vec<_> = works.filter_map(|(work, _)| mirrors.works.find(&work)).collect();
-        let Some(service) = mirrors.multi_cluster_services.find(key) else {
-            // It had a finalizer; who took that off by force has left these behind.
-            return Ok((!requests.is_empty()).then(|| View::gone(key, requests)));
-        };
         Ok(Some(View {
             key: key.clone(),
-            multi: Some(service),
+            multi: mirrors.multi_cluster_services.find(key),
             clusters: mirrors.clusters.all(),
             spaces: super::with_space(&mirrors.namespaces),
             service: self.plane.templates.get(&service_key(key)),

@@ -240,15 +240,17 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
             .iter()
             .rfind(|entry| of_binding(entry) && (entry.verb == "delete" || tells(entry.shown())));
         let given_up = at_birth.is_some_and(gives_up);
-        let given_up = given_up || before[born..].iter().any(|entry| {
-            if of_binding(entry) {
-                gives_up(entry)
-            } else {
-                // A whole collection, a namespace, a cluster, or the template itself: what hangs on it goes without a word.
-                entry.verb == "deletecollection"
-                    || (entry.verb == "delete" && (of_template(entry) || is_above(entry, cluster, namespace)))
-            }
-        });
+        let given_up = given_up
+            || before[born..].iter().any(|entry| {
+                if of_binding(entry) {
+                    gives_up(entry)
+                } else {
+                    // A whole collection, a namespace, a cluster, or the template itself: what hangs on it goes without a word.
+                    entry.verb == "deletecollection"
+                        || (entry.verb == "delete"
+                            && (of_template(entry) || is_above(entry, cluster, namespace)))
+                }
+            });
         if !given_up {
             complaints.push(format!(
                 "{} was deleted at {} although {kind} {} has wanted {cluster} all the time",

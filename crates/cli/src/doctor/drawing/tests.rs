@@ -215,6 +215,15 @@ fn a_multi_cluster_service_that_nobody_carries_out() {
     // Without the Service, that is what is missing first.
     facts.service = None;
     check("no-service.txt", &draw(&diagnose(&facts)));
+    let mut facts = shared();
+    let multi = facts.multi.as_mut().expect("a MultiClusterService");
+    multi["spec"]["types"] = json!(["LoadBalancer"]);
+    let report = diagnose(&facts);
+    let found = report.findings.iter().find(|found| found.about == "MultiClusterService").expect("a finding");
+    assert_eq!(
+        found.advice,
+        "delete it and create it anew with the type CrossCluster; its types cannot be changed"
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use propagation::{Binding, Object};
 use serde_json::Value;
 
 use crate::plane::mirrored;
+use crate::plane::templates::TemplateKey;
 
 /// What is known of a template that waits to be looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,6 +127,12 @@ pub(super) fn decide(view: &View) -> Plan {
 /// Whether a controller other than the detector has claimed a template, as that of MultiClusterServices does.
 pub(super) fn is_anothers(template: &Value) -> bool {
     template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty())
+}
+
+/// Whether there is a controller that claims templates of this kind: that of MultiClusterServices, that of MultiClusterIngresses.
+pub(super) fn may_be_anothers(key: &TemplateKey) -> bool {
+    let kind = (key.kind.group.as_str(), key.kind.kind.as_str());
+    [("", "Service"), ("networking.k8s.io", "Ingress")].contains(&kind)
 }
 
 /// Whether a controller other than the detector has written a binding.

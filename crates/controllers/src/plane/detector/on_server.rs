@@ -3,7 +3,7 @@
 use api::config::ResourceInterpreterCustomization;
 use api::labels::{BINDING_MANAGED_BY, RESOURCE_TEMPLATE_CLAIMED_BY};
 use http::Method;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use propagation::skip::SkipRules;
 use serde_json::json;
 
@@ -135,7 +135,8 @@ async fn components_that_are_listed_and_that_cannot_be_are_told_of() {
 async fn what_another_controller_claims_in_the_meantime_is_left_to_it() {
     let test = Test::new().await;
     test.policy("p", json!({})).await;
-    let claimed_by = |holder: Value| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: holder } } });
+    let claimed_by =
+        |holder: Value| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: holder } } });
     // The mirror does not show that claim yet; the answer to ours does.
     let made: ConfigMap = read(test.world.template("web", json!({})).await);
     test.world.patch(&made, claimed_by(json!("X"))).await;
@@ -164,6 +165,37 @@ async fn what_another_controller_claims_in_the_meantime_is_left_to_it() {
     test.world.writes();
     assert_eq!(test.once("web").await, Outcome::Done);
     assert_eq!(test.world.writes(), ["PATCH */resourcebindings/web-configmap"]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_binding_that_another_controller_writes_at_this_moment_is_left_to_it() {
+    let test = Test::new().await;
+    let world = &test.world;
+    world.plane.templates.learn("", "v1", "Service", true);
+    let selectors = json!({ "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "Service" }] } });
+    let policy = test.policy("p", selectors).await;
+    let named = json!({ "name": "web", "namespace": world.namespace });
+    let made: Service =
+        world.create(json!({ "metadata": named, "spec": { "ports": [{ "port": 80 }] } })).await;
+    world.know(made.clone());
+    let kind = apimachinery::gvk::Gvk::new("", "v1", "Service");
+    let key = TemplateKey { kind, namespace: world.namespace.clone(), name: "web".to_owned() };
+    assert_eq!(world.once(test.detector.as_ref(), &key).await, Outcome::Done);
+    world.know(world.stored(&made).await.expect("the Service"));
+    let mirrors = &world.environment.mirrors;
+    let bound = mirrors.bindings.get(&world.namespace, "web-service").expect("it is bound");
+
+    // The policy changes its mind while the other controller writes; the mirror shows nothing of that yet.
+    let placed = |cluster: &str| json!({ "placement": { "clusterAffinity": { "clusterNames": [cluster] } } });
+    let theirs = json!({ "metadata": { "labels": { BINDING_MANAGED_BY: "X" } }, "spec": placed("m1") });
+    world.patch(bound.as_ref(), theirs).await;
+    mirrors.policies.note(world.patch(policy.as_ref(), json!({ "spec": placed("m2") })).await);
+    let outcome = world.once(test.detector.as_ref(), &key).await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: true, .. }), "{outcome:?}");
+    let stored = world.stored(bound.as_ref()).await.expect("the binding");
+    let placement = stored.spec.placement.unwrap_or_default();
+    assert_eq!(placement.cluster_affinity.unwrap_or_default().cluster_names, ["m1"]);
     test.end().await;
 }
 

@@ -28,7 +28,7 @@ use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
 use super::metadata_patch;
 
 /// The value of the marks on what belongs to a MultiClusterService.
-const HOLDER: &str = "MultiClusterService";
+pub(super) const HOLDER: &str = "MultiClusterService";
 
 /// What is known of a MultiClusterService.
 pub(crate) struct View {
@@ -43,14 +43,6 @@ pub(crate) struct View {
     pub(super) binding: Option<Arc<ResourceBinding>>,
     /// The Works that ask providers for its endpoints.
     pub(super) requests: Vec<Arc<Work>>,
-}
-
-impl View {
-    /// The MultiClusterService is gone and has left these.
-    pub(super) fn gone(key: &Key, requests: Vec<Arc<Work>>) -> Self {
-        let (clusters, spaces) = (Vec::new(), BTreeSet::new());
-        Self { key: key.clone(), multi: None, clusters, spaces, service: None, binding: None, requests }
-    }
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -81,14 +73,16 @@ pub(super) enum Step {
 pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     let mut plan = Plan::default();
     let Some(multi) = &view.multi else {
+        // It had a finalizer; who took that off by force has left these behind.
         withdraw_requests(view, &BTreeSet::new(), &mut plan);
+        release_service(view, None, &mut plan);
         return plan;
     };
     let held =
         multi.metadata.finalizers.iter().flatten().any(|held| held == finalizers::MULTI_CLUSTER_SERVICE);
     if multi.metadata.deletion_timestamp.is_some() || !is_cross_cluster(multi) {
         withdraw_requests(view, &BTreeSet::new(), &mut plan);
-        release_service(view, multi, &mut plan);
+        release_service(view, Some(multi.as_ref()), &mut plan);
         if held {
             plan.steps.push(Step::Release);
         }
@@ -226,9 +220,9 @@ fn bind(
     let affinity =
         ClusterAffinity { cluster_names: clusters.into_iter().collect(), ..ClusterAffinity::default() };
     let placement = Placement { cluster_affinity: Some(affinity), ..Placement::default() };
+    let owner =
+        OwnerReference { controller: None, block_owner_deletion: None, ..service.controller_reference() };
     let Some(existing) = &view.binding else {
-        let owner =
-            OwnerReference { controller: None, block_owner_deletion: None, ..service.controller_reference() };
         plan.steps.push(Step::CreateBinding(Box::new(ResourceBinding {
             metadata: ObjectMeta {
                 name: Some(api::names::binding("Service", &name)),
@@ -249,12 +243,17 @@ fn bind(
         })));
         return;
     };
-    if existing.metadata.deletion_timestamp.is_some() || existing.spec.resource.uid != service.uid() {
-        // That of an earlier Service has to go first.
+    let mut owners = existing.metadata.owner_references.iter().flatten();
+    if existing.metadata.deletion_timestamp.is_some() || owners.any(|owner| owner.uid != service.uid()) {
+        // That of an earlier Service has to go first. One that nobody owns does not go: it was left when its Service was deleted.
         plan.problem = Some(format!("the binding of an earlier service {name:?} is still being deleted"));
         return;
     }
     let mut wanted = ResourceBinding::clone(existing);
+    let owners = wanted.metadata.owner_references.get_or_insert_default();
+    if owners.is_empty() {
+        owners.push(owner);
+    }
     let marks = wanted.metadata.labels.get_or_insert_default();
     marks.extend(labels);
     marks.retain(|key, _| {
@@ -274,20 +273,26 @@ fn bind(
     }
 }
 
-/// Takes the marks off the Service and its binding, if they are of this MultiClusterService.
-fn release_service(view: &View, multi: &MultiClusterService, plan: &mut Plan) {
-    let id = id_of(multi);
-    let ours = |value: Option<&str>| value.is_some_and(|value| value == id);
+/// Takes the marks off the Service and its binding, if they are of this MultiClusterService; without one, if they are of any.
+fn release_service(view: &View, multi: Option<&MultiClusterService>, plan: &mut Plan) {
+    let id = multi.map(id_of);
+    let ours = |holder: Option<&str>, value: Option<&str>| match &id {
+        Some(id) => value == Some(id.as_str()),
+        None => holder == Some(HOLDER) && value.is_some(),
+    };
     if let Some(service) = &view.service
-        && ours(service.label(MULTI_CLUSTER_SERVICE_PERMANENT_ID))
+        && ours(
+            service.label(RESOURCE_TEMPLATE_CLAIMED_BY),
+            service.label(MULTI_CLUSTER_SERVICE_PERMANENT_ID),
+        )
     {
         let labels = json!({ RESOURCE_TEMPLATE_CLAIMED_BY: null, MULTI_CLUSTER_SERVICE_PERMANENT_ID: null });
         plan.steps.push(Step::PatchService(metadata_patch(labels, json!({}))));
     }
     if let Some(binding) = &view.binding {
         let labels = binding.metadata.labels.as_ref();
-        if ours(labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).map(String::as_str))
-        {
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+        if ours(label(BINDING_MANAGED_BY), label(MULTI_CLUSTER_SERVICE_PERMANENT_ID)) {
             let mut released = ResourceBinding::clone(binding);
             let marks = released.metadata.labels.get_or_insert_default();
             marks.retain(|key, _| key != BINDING_MANAGED_BY && key != MULTI_CLUSTER_SERVICE_PERMANENT_ID);
@@ -406,12 +411,23 @@ mod tests {
         going.multi = multi(json!({ "spec": { "types": ["LoadBalancer"] } }));
         check(&going, &["leave m1", "mark", "unbind", "release"], "it is not ours any more");
         going.multi = None;
-        check(&going, &["leave m1"], "it is gone");
+        check(&going, &["leave m1", "mark", "unbind"], "its finalizer was taken off by force");
+        (going.service, going.binding) = (service(json!({})), None);
+        check(&going, &["leave m1"], "it is gone, and the Service is nobody's");
 
         let mut again = whole();
         again.service = service(merged(claimed(), json!({ "metadata": { "uid": "s2" } })));
         let waits = "the binding of an earlier service \"web\" is still being deleted";
         check(&again, &[waits], "the Service was made anew");
+        let left =
+            merged(json!(again.binding.as_deref()), json!({ "metadata": { "ownerReferences": null } }));
+        again.binding = Some(Arc::new(read(left)));
+        check(&again, &["rebind"], "the Service was made anew, and its binding was left behind");
+        let Some(Step::UpdateBinding(_, taken)) = decide(&again, String::new).steps.pop() else {
+            panic!("it is taken over")
+        };
+        assert_eq!(taken.spec.resource.uid, "s2");
+        assert_eq!(taken.metadata.owner_references.unwrap_or_default()[0].uid, "s2");
 
         let mut taken = whole();
         let label = json!({ "metadata": { "labels": { PROPAGATION_POLICY_PERMANENT_ID: "p" } } });

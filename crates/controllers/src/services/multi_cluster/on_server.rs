@@ -1,0 +1,90 @@
+//! MultiClusterServices on a server: whose the Service is, and who is told when that changes.
+
+use api::labels::{BINDING_MANAGED_BY, MULTI_CLUSTER_SERVICE_PERMANENT_ID};
+use k8s_openapi::api::core::v1::Service;
+use kube::api::DeleteParams;
+
+use super::*;
+use crate::world::World;
+
+fn drain(queue: &Queue<Key>) -> Vec<Key> {
+    let stop = tokio_util::sync::CancellationToken::new();
+    let mut taken = Vec::new();
+    while let Some(Some(turn)) = futures::FutureExt::now_or_never(runtime::Turns::next(queue, &stop)) {
+        taken.push(<Queue<Key> as runtime::Turns>::key(&turn));
+        runtime::Turns::done(queue, turn, Outcome::Done);
+    }
+    taken
+}
+
+#[tokio::test]
+async fn a_service_belongs_to_its_multi_cluster_service_as_long_as_that_is_there() {
+    let world = World::new().await;
+    world.plane.templates.learn("", "v1", "Service", true);
+    let (controller, queue) = subscribed(&world.plane);
+    let mirrors = &world.environment.mirrors;
+    let key = Key::new(world.namespace.clone(), "web");
+    let named = json!({ "name": "web", "namespace": world.namespace });
+    let service: Service =
+        world.create(json!({ "metadata": named, "spec": { "ports": [{ "port": 80 }] } })).await;
+    world.know(service.clone());
+    let multi: Arc<MultiClusterService> = world
+        .put(
+            &mirrors.multi_cluster_services,
+            json!({
+                "metadata": {
+                    "name": "web", "namespace": world.namespace,
+                    "labels": { MULTI_CLUSTER_SERVICE_PERMANENT_ID: world.own("id") },
+                },
+                "spec": {
+                    "types": ["CrossCluster"],
+                    "providerClusters": [{ "name": "m1" }], "consumerClusters": [{ "name": "m2" }],
+                },
+            }),
+        )
+        .await;
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+    let bound = || {
+        let binding = mirrors.bindings.get(&world.namespace, "web-service").expect("it is bound");
+        let placement = binding.spec.placement.clone().unwrap_or_default();
+        (placement.cluster_affinity.unwrap_or_default().cluster_names.join("+"), binding)
+    };
+    assert_eq!(bound().0, "m1+m2");
+    let claimed = world.stored(&service).await.expect("the Service");
+    world.know(claimed.clone());
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+
+    // A policy that had not heard of it writes the binding, from the same process.
+    drain(&queue);
+    let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
+    mirrors.bindings.note(world.patch(bound().1.as_ref(), elsewhere).await);
+    assert_eq!(drain(&queue), std::slice::from_ref(&key));
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+    assert_eq!(bound().0, "m1+m2");
+
+    // Somebody takes its finalizer off by force.
+    drain(&queue);
+    let multi = world.patch(multi.as_ref(), json!({ "metadata": { "finalizers": null } })).await;
+    let api = world.api::<MultiClusterService>(&world.namespace);
+    api.delete("web", &DeleteParams::default()).await.expect("it goes");
+    mirrors.multi_cluster_services.remove(&Key::of(&multi), 0);
+    assert_eq!(drain(&queue), std::slice::from_ref(&key));
+    // Or while nobody looks.
+    world.plane.templates.forget(&world.know(claimed.clone()));
+    world.know(claimed);
+    assert_eq!(drain(&queue), std::slice::from_ref(&key));
+    world.writes();
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+    assert_eq!(world.writes(), ["PATCH */services/web", "PATCH */resourcebindings/web-service"]);
+    let free = world.stored(&service).await.expect("the Service");
+    let labels = free.metadata.labels.clone().unwrap_or_default();
+    assert!(!labels.contains_key(RESOURCE_TEMPLATE_CLAIMED_BY), "policies may have it: {labels:?}");
+    let (clusters, binding) = bound();
+    let labels = binding.metadata.labels.clone().unwrap_or_default();
+    assert!(!labels.contains_key(BINDING_MANAGED_BY), "{labels:?}");
+    assert_eq!(clusters, "m1+m2", "it stays where it is");
+    world.know(free);
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+    assert_eq!(world.writes(), [""; 0]);
+    world.supervisor.stop().await;
+}
