@@ -90,3 +90,27 @@ pub(super) async fn connect(shared: &Shared, cluster: &Cluster) -> member::Resul
         MyClusters::One { name, client } => Ok(shared.members.adopt(name, client)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{at, cluster, deleting};
+
+    #[test]
+    fn who_has_a_connection() {
+        let away = cluster("m1", "False", json!({}));
+        let leaving = cluster("m1", "True", deleting());
+        let cases = [
+            ("one of ours", Some(cluster("m1", "True", json!({}))), Plan::Connect),
+            ("one that has never reported", Some(cluster("m1", "", json!({}))), Plan::Connect),
+            ("one that is away", Some(away), Plan::Connect),
+            ("one that leaves: its objects are withdrawn", Some(leaving), Plan::Connect),
+            ("one that is gone, or somebody else's", None, Plan::Disconnect),
+        ];
+        for (name, cluster, expected) in cases {
+            assert_eq!(Links::decide(&cluster.map(Arc::new), at(0)), expected, "{name}");
+        }
+    }
+}
