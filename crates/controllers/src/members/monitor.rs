@@ -170,7 +170,8 @@ impl Signs {
             self.ready = ready.cloned();
             self.last = at;
         }
-        if renewed > self.renewed {
+        // Another time is a renewal, also an earlier one: the clock of the agent may have been set back.
+        if renewed.is_some() && renewed != self.renewed {
             self.renewed = renewed;
             self.last = at;
         }
@@ -274,6 +275,18 @@ mod tests {
         assert_eq!(signs.step(&ill, None, clocks.at(30), GRACE), None);
         assert_eq!(signs.step(&ill, None, clocks.at(70), GRACE), None, "40 s since it changed");
         assert!(signs.step(&ill, None, clocks.at(71), GRACE).is_some());
+    }
+
+    #[test]
+    fn an_agent_whose_clock_was_set_back_is_alive() {
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        for (second, renewed) in [(10, 3_610), (20, 3_620), (30, 30), (60, 60), (90, 90)] {
+            assert_eq!(signs.step(&ready, Some(at(renewed)), clocks.at(second), GRACE), None, "{second}");
+        }
+        assert_eq!(signs.step(&ready, None, clocks.at(130), GRACE), None);
+        assert!(signs.step(&ready, None, clocks.at(131), GRACE).is_some(), "a Lease that is gone is no sign");
     }
 
     #[test]
