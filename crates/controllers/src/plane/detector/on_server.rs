@@ -135,7 +135,8 @@ async fn components_that_are_listed_and_that_cannot_be_are_told_of() {
 async fn what_another_controller_claims_in_the_meantime_is_left_to_it() {
     let test = Test::new().await;
     test.policy("p", json!({})).await;
-    let claimed_by = |holder: Value| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: holder } } });
+    let claimed_by =
+        |holder: Value| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: holder } } });
     // The mirror does not show that claim yet; the answer to ours does.
     let made: ConfigMap = read(test.world.template("web", json!({})).await);
     test.world.patch(&made, claimed_by(json!("X"))).await;
