@@ -230,20 +230,18 @@ impl Server {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Option<Allocation>, Status> {
-        match &*target.kind.collection {
-            "services/specs" if target.subresource.is_empty() => {
-                let name = object.name().to_owned();
-                match allocator::assign(&self.store, object, old) {
-                    // The answer shows what a real write would get; clashes do not matter.
-                    _ if target.options.dry_run => Ok(None),
-                    assigned => assigned.map(Some).map_err(|errors| target.invalid(&name, &errors)),
-                }
-            }
-            "roles" | "clusterroles" | "rolebindings" | "clusterrolebindings" => {
-                crate::auth::escalation::check(self, target, object, old).map(|()| None)
-            }
-            _ => Ok(None),
+        if target.kind.holds_addresses() && target.subresource.is_empty() {
+            let name = object.name().to_owned();
+            return match allocator::assign(&self.store, object, old) {
+                // The answer shows what a real write would get; clashes do not matter.
+                _ if target.options.dry_run => Ok(None),
+                assigned => assigned.map(Some).map_err(|errors| target.invalid(&name, &errors)),
+            };
         }
+        if target.kind.grants_rights() {
+            crate::auth::escalation::check(self, target, object, old)?;
+        }
+        Ok(None)
     }
 
     /// Returns how long an object lives on after its deletion was asked for. Only pods that run somewhere do.

@@ -6,7 +6,7 @@ use api::features::Features;
 use interpreter::Interpreter;
 use kube::Resource;
 use member::Members;
-use runtime::events::about;
+use runtime::events::{Subject, about};
 use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 
 use crate::interpretation;
@@ -82,6 +82,26 @@ impl Environment {
         queue.tell_panics(move |key, panic| tell_panic(&events, component, &mirror, key, panic));
     }
 
+    /// As [`Self::tell_panics`], for objects without a namespace, which a queue knows by name.
+    pub(crate) fn tell_panics_by_name<K>(
+        &self,
+        queue: &Queue<String>,
+        component: &'static str,
+        mirror: &Arc<Mirror<K>>,
+    ) where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let (events, mirror) = (self.events.clone(), mirror.clone());
+        queue.tell_panics(move |name, panic| {
+            tell_panic(&events, component, &mirror, &Key::new("", name.as_str()), panic);
+        });
+    }
+
+    /// Has users see that the work on an object that is at hand panicked.
+    pub(crate) fn tell_panic_of(&self, component: &'static str, object: &impl Subject, panic: &str) {
+        warn(&self.events, component, object, panic);
+    }
+
     /// Has users see that the work on this object panicked.
     pub(crate) fn tell_panic<K>(&self, component: &'static str, mirror: &Mirror<K>, key: &Key, panic: &str)
     where
@@ -101,7 +121,29 @@ where
     K: Resource<DynamicType = ()>,
 {
     if let Some(object) = mirror.find(key) {
-        let message = format!("{component} panicked and tries again later: {panic}");
-        events.warning(component, &about(object.as_ref()), RECONCILE_PANICKED, message);
+        warn(events, component, &about(object.as_ref()), panic);
+    }
+}
+
+fn warn(events: &Events, component: &'static str, object: &impl Subject, panic: &str) {
+    let message = format!("{component} panicked and tries again later: {panic}");
+    events.warning(component, object, RECONCILE_PANICKED, message);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::world::World;
+
+    #[tokio::test]
+    async fn a_panic_is_told_of_an_object_that_is_known_by_name() {
+        let world = World::new().await;
+        let (environment, queue): (_, Arc<Queue<String>>) = (&world.environment, Queue::new("test"));
+        environment.tell_panics_by_name(&queue, "test", &environment.mirrors.clusters);
+        let cluster = world.cluster("m1", json!({})).await;
+        assert_eq!(world.panicked(&queue, cluster).await, "test panicked and tries again later: by accident");
+        world.supervisor.stop().await;
     }
 }

@@ -4,6 +4,8 @@
 //! a test says what they know. So they can be behind, which is how conflicts and vanished objects come about. Behind the cluster
 //! proxy is the server itself, whatever the name of the cluster.
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,8 +21,9 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use parking_lot::Mutex;
 use runtime::writer::Stored;
-use runtime::{Key, Mirror, Outcome, Reconcile, Supervisor, controller};
+use runtime::{Key, Mirror, Outcome, Queue, Reconcile, Supervisor, Turns, controller};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::environment::Environment;
 use crate::fixtures::{merged, read};
@@ -356,6 +359,18 @@ impl World {
             }
         };
         tokio::time::timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("no event {reason}"))
+    }
+
+    /// Has the work on a key panic; returns what is told of it.
+    pub(crate) async fn panicked<K>(&self, queue: &Queue<K>, key: K) -> String
+    where
+        K: Clone + Eq + Hash + Debug + Send + Sync + 'static,
+    {
+        queue.push(key);
+        let stop = CancellationToken::new();
+        let turn = Turns::next(queue, &stop).await.expect("a turn");
+        Turns::done(queue, turn, Outcome::Panicked("by accident".to_owned()));
+        self.event("ReconcilePanicked").await
     }
 
     /// Goes through the three steps of a controller, once.

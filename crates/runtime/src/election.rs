@@ -4,9 +4,10 @@
 //! is lost, and gives the Lease back when we end in peace.
 //!
 //! The protocol is that of Go's controllers, so that they and we can stand in line for the same Lease: a holder renews every
-//! [`Timing::retry`]; a candidate that has seen no renewal for [`Timing::lease`], by its own clock, takes over; a holder that
-//! could not renew for [`Timing::renew`], which is shorter, has lost it and must not act any more. Times in the Lease are
-//! for people: clocks of different machines are never compared.
+//! [`Timing::retry`], and the Lease says how long it is respected ([`Timing::lease`] of its holder); a candidate that has seen no
+//! renewal for that long, by its own clock, takes over; a holder that could not renew for [`Timing::renew`], which is shorter, has
+//! lost it and must not act any more. A renewal counts from when it was asked for: others may have seen it long before its answer
+//! comes. Points of time in the Lease are for people: clocks of different machines are never compared.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -93,14 +94,14 @@ impl Candidate {
         let leases = Api::namespaced(client.clone(), &self.namespace);
         let mut attempt = Attempt { view: View::default(), leases, client: client.clone(), candidate: self };
         attempt.gauge().set(0);
-        loop {
-            let timing = attempt.candidate.timing;
+        let asked = loop {
+            let (timing, asked) = (attempt.candidate.timing, Instant::now());
             let result = tokio::select! {
                 () = stop.cancelled() => return None,
                 result = tokio::time::timeout(timing.renew, attempt.once()) => result,
             };
             match result {
-                Ok(Ok(true)) => break,
+                Ok(Ok(true)) => break asked,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "cannot look at the lease"),
                 Err(_) => tracing::warn!("cannot look at the lease: no answer in time"),
@@ -109,10 +110,10 @@ impl Candidate {
                 () = stop.cancelled() => return None,
                 () = tokio::time::sleep(timing.retry) => {}
             }
-        }
+        };
         attempt.gauge().set(1);
         let (lost, ending) = (CancellationToken::new(), CancellationToken::new());
-        let task = tokio::spawn(hold(attempt, lost.clone(), ending.clone()));
+        let task = tokio::spawn(hold(attempt, asked, lost.clone(), ending.clone()));
         Some(Leadership { lost, ending, task })
     }
 }
@@ -137,10 +138,15 @@ impl Leadership {
     }
 }
 
-/// Renews until told to end, or until it is lost.
-async fn hold(mut attempt: Attempt, lost: CancellationToken, ending: CancellationToken) {
+/// Renews until told to end, or until it is lost. `renewed` is when the Lease was last asked for and given.
+async fn hold(
+    mut attempt: Attempt,
+    mut renewed: Instant,
+    lost: CancellationToken,
+    ending: CancellationToken,
+) {
     let timing = attempt.candidate.timing;
-    let mut renewed = Instant::now();
+    let mut asked = renewed;
     loop {
         let deadline = renewed + timing.renew;
         tokio::select! {
@@ -149,11 +155,12 @@ async fn hold(mut attempt: Attempt, lost: CancellationToken, ending: Cancellatio
                 attempt.give_back().await;
                 return;
             }
-            () = tokio::time::sleep(timing.retry) => {}
+            () = tokio::time::sleep_until(asked + timing.retry) => {}
         }
+        asked = Instant::now();
         match tokio::time::timeout_at(deadline, attempt.once()).await {
             Ok(Ok(true)) => {
-                renewed = Instant::now();
+                renewed = asked;
                 continue;
             }
             Ok(Ok(false)) => tracing::error!("the lease is held by somebody else"),
@@ -255,9 +262,12 @@ enum Step {
 impl View {
     fn step(&mut self, found: Option<&Lease>, candidate: &Candidate, now: Instant, wall: Timestamp) -> Step {
         let wall = MicroTime(wall);
+        // Rounded up: what others respect is never shorter than what we rely on.
+        let lease = candidate.timing.lease;
+        let seconds = lease.as_secs().saturating_add(u64::from(lease.subsec_nanos() > 0));
         let mut spec = LeaseSpec {
             holder_identity: Some(candidate.identity.clone()),
-            lease_duration_seconds: i32::try_from(candidate.timing.lease.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(seconds).ok(),
             acquire_time: Some(wall.clone()),
             renew_time: Some(wall),
             lease_transitions: Some(0),
@@ -281,7 +291,10 @@ impl View {
             }
             Some(holder) if !holder.is_empty() => {
                 let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
-                if now < since + candidate.timing.lease {
+                // Its holder may be more patient than we are, and relies on what it has written.
+                let said = current.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+                let said = said.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+                if now < since + said.unwrap_or(lease) {
                     return Step::Wait;
                 }
                 spec.lease_transitions = Some(transitions + 1);
@@ -321,6 +334,13 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn candidate(identity: &str) -> Candidate {
@@ -371,6 +391,65 @@ mod tests {
         lease.metadata.name = Some("karmada-controller-manager".to_owned());
         // By the wall clock it is long over, but b has only just seen it.
         assert_eq!(view.step(Some(&lease), &b, Instant::now(), at(100_000)), Step::Wait);
+    }
+
+    #[test]
+    fn a_lease_is_respected_as_long_as_its_holder_says() {
+        let (seconds, start) = (Duration::from_secs, Instant::now());
+        let patient = Timing { lease: seconds(60), renew: seconds(40), ..Timing::default() };
+        let patient = Candidate { timing: patient, ..candidate("a") };
+        let held = spec(View::default().step(None, &patient, start, at(0)));
+        // What the Lease says, and how long it is waited for.
+        for (said, respected) in [(held.lease_duration_seconds, 60), (None, 15), (Some(0), 15), (Some(1), 1)]
+        {
+            let held = LeaseSpec { lease_duration_seconds: said, ..held.clone() };
+            let (lease, mut view) = (Lease { spec: Some(held), ..Lease::default() }, View::default());
+            let mut step = |passed: Duration| view.step(Some(&lease), &candidate("b"), start + passed, at(0));
+            assert_eq!(step(Duration::ZERO), Step::Wait, "{said:?}");
+            assert_eq!(step(seconds(respected) - Duration::from_millis(1)), Step::Wait, "{said:?}");
+            assert_ne!(step(seconds(respected)), Step::Wait, "{said:?}");
+        }
+        let odd = Timing { lease: Duration::from_millis(1_500), ..Timing::default() };
+        let odd = Candidate { timing: odd, ..candidate("a") };
+        assert_eq!(spec(View::default().step(None, &odd, start, at(0))).lease_duration_seconds, Some(2));
+    }
+
+    /// A server with one Lease, which keeps what is written at once and answers that as late as it is told to.
+    fn server(late: &Arc<Mutex<Duration>>) -> Client {
+        let free = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": "karmada-controller-manager", "resourceVersion": "1" }, "spec": {},
+        });
+        let (stored, late) = (Arc::new(Mutex::new(free)), late.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (stored, late) = (stored.clone(), late.clone());
+            async move {
+                let written =
+                    request.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+                if let Ok(lease) = serde_json::from_slice::<Value>(&written) {
+                    *stored.lock() = lease;
+                    let late = *late.lock();
+                    tokio::time::sleep(late).await;
+                }
+                let answer = stored.lock().to_string();
+                Ok::<_, String>(http::Response::new(Body::from(answer.into_bytes())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_late_makes_no_lease_longer() {
+        let (late, stop, began) =
+            (Arc::new(Mutex::new(Duration::ZERO)), CancellationToken::new(), Instant::now());
+        let leadership = candidate("a").lead(&server(&late), &stop).await.expect("nobody else wants it");
+        // It is renewed after two seconds, which others see at once and we after six more. The next answer never comes.
+        *late.lock() = Duration::from_secs(6);
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        *late.lock() = Duration::from_secs(3600);
+        leadership.lost().await;
+        let held = began.elapsed();
+        assert!(held < Duration::from_secs(2 + 15), "others may take it then, and we held it for {held:?}");
     }
 
     #[test]

@@ -53,6 +53,15 @@ struct Known {
     restarts: u64,
     deaths_in_a_row: u32,
     last: Option<String>,
+    /// When it was last started again; none while it rests.
+    restarted: Option<Instant>,
+}
+
+impl Known {
+    fn is_failing(&self) -> bool {
+        let has_recovered = self.restarted.is_some_and(|at| at.elapsed() >= RECOVERED);
+        self.deaths_in_a_row >= TOO_MANY && !has_recovered
+    }
 }
 
 /// What is known of a task.
@@ -144,7 +153,7 @@ impl Supervisor {
             running: known.running > 0,
             restarts: known.restarts,
             last: known.last.clone(),
-            failing: known.deaths_in_a_row >= TOO_MANY,
+            failing: known.is_failing(),
         };
         known.iter().map(report).collect()
     }
@@ -179,6 +188,7 @@ impl Inner {
         known.running = known.running.saturating_sub(1);
         known.last = Some(how);
         known.deaths_in_a_row = deaths;
+        known.restarted = None;
     }
 
     fn restarted(&self, name: &str) {
@@ -186,6 +196,7 @@ impl Inner {
         let known = known.entry(name.to_owned()).or_default();
         known.running += 1;
         known.restarts += 1;
+        known.restarted = Some(Instant::now());
         RESTARTS.get_or_create(&[("task", name.to_owned())]).inc();
     }
 
@@ -260,6 +271,17 @@ mod tests {
         let report = supervisor.report();
         assert_eq!(report[0].last.as_deref(), Some("it panicked: life 3"));
         assert!(report[0].failing);
+        supervisor.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_lives_on_is_not_failing_any_more() {
+        let (supervisor, _) = lives(|life| life < TOO_MANY).await;
+        assert!(supervisor.report()[0].failing, "it has only just been started again");
+        tokio::time::sleep(RECOVERED).await;
+        let report = supervisor.report();
+        assert_eq!((report[0].failing, report[0].running, report[0].restarts), (false, true, 3));
+        assert_eq!(report[0].last.as_deref(), Some("it ended"), "how it died is still told");
         supervisor.stop().await;
     }
 

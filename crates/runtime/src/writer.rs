@@ -297,7 +297,8 @@ impl Writer {
         }
     }
 
-    /// Deletes this very object; fine if it is gone already, or if another one has its name.
+    /// Deletes this very object; fine if it is gone already. If another one has its name by now, that is a conflict: the next look is at
+    /// that one.
     pub async fn delete<K: Stored>(&self, object: &K) -> Result<(), Error> {
         let parameters = DeleteParams {
             preconditions: Some(Preconditions { uid: object.meta().uid.clone(), resource_version: None }),

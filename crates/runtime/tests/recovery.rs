@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apiserver::Options;
 use futures::future::BoxFuture;
@@ -237,6 +237,36 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     line.mend();
     until_true("what was made is known", || mirror.get("default", "fifth").is_some()).await;
     assert_eq!(*line.lists.lock(), 3);
+    supervisor.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_a_pause() {
+    let (server, direct) = server().await;
+    create(&direct, "first", "1").await;
+    let (line, supervisor) = (Line::default(), Supervisor::default());
+    let mirror = Arc::new(Mirror::<ConfigMap>::default());
+    let (following, stop) = (mirror.clone(), supervisor.token().clone());
+    let api = Api::<ConfigMap>::namespaced(line.to(direct.clone()), "default");
+    supervisor.keep("mirror", move || {
+        let (mirror, stop, api) = (following.clone(), stop.clone(), api.clone());
+        async move { mirror.follow(api, watcher::Config::default(), stop, |map| map).await }
+    });
+    let asked = || line.watches.lock().len();
+    until_true("it watches", || asked() == 1).await;
+
+    // From now on a watch is answered and ends before it has told anything.
+    line.cut.lock().cancel();
+    until_true("the watch is begun anew", || asked() > 1).await;
+    let before = asked();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(asked() <= before + 5, "{} times in two seconds", asked() - before);
+
+    *line.cut.lock() = CancellationToken::new();
+    create(&direct, "second", "1").await;
+    until_true("nothing is lost by it", || mirror.get("default", "second").is_some()).await;
+    assert_eq!(*line.lists.lock(), 1);
     supervisor.stop().await;
     server.stop().await;
 }

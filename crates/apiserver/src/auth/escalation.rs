@@ -24,9 +24,10 @@ pub fn check(
     if user.in_group(MASTERS) || old.is_some_and(|old| changes_only_ownership(object, old)) {
         return Ok(());
     }
-    match &*target.kind.collection {
-        "roles" | "clusterroles" => check_role(server, target, object, old),
-        _ => check_binding(server, target, object),
+    if target.kind.is_role() {
+        check_role(server, target, object, old)
+    } else {
+        check_binding(server, target, object)
     }
 }
 

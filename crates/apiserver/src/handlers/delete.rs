@@ -383,17 +383,18 @@ fn check_preconditions(
     if let Some(uid) = &preconditions.uid
         && **uid != *entry.head.uid
     {
-        return Err(match &*kind.collection {
-            // Namespaces are deleted in a way of their own upstream, which shows in the words.
-            "namespaces" => Status::conflict(
+        // Namespaces are deleted in a way of their own upstream, which shows in the words.
+        return Err(if kind.is_namespace() {
+            Status::conflict(
                 &kind.resource,
                 name,
                 &format!(
                     "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
                     entry.head.uid
                 ),
-            ),
-            _ => conflict("UID", uid, &entry.head.uid),
+            )
+        } else {
+            conflict("UID", uid, &entry.head.uid)
         });
     }
     let found = entry.modified.to_string();

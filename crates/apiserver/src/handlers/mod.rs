@@ -368,30 +368,29 @@ fn shown_scale(
     })
 }
 
-/// The answer to who wants to reach a program, where there is none.
+/// Returned for exec, attach, port-forward and proxies: there are no containers here.
 fn without_pods(server: &Server, context: &Context, kind: &Kind, namespace: &str) -> Status {
     let info = &context.info;
     let key = crate::object::join_key(namespace, &info.name);
     let Some(entry) = server.store.get(&kind.collection, &key) else {
         return Status::not_found(&kind.resource, &info.name);
     };
-    match (info.resource.as_str(), info.subresource.as_str()) {
-        ("pods", "exec" | "attach" | "portforward")
-            if server
-                .read_or_warn(kind, &entry)
-                .is_some_and(|pod| pod.pointer("/spec/nodeName").is_none()) =>
-        {
-            Status::bad_request(format!("pod {} does not have a host assigned", info.name))
-        }
-        ("services", "proxy") if server.store.get("services/endpoints", &key).is_none() => {
-            Status::unavailable(format!("no endpoints available for service {:?}", info.name))
-        }
-        (resource, subresource) => Status::new(
-            501,
-            "NotImplemented",
-            format!("{resource}/{subresource} is not served here: this control plane runs no pods"),
-        ),
+    let (resource, subresource) = (&info.resource, &info.subresource);
+    let is_unplaced = || {
+        let pod = server.read_or_warn(kind, &entry);
+        pod.is_some_and(|pod| pod.pointer("/spec/nodeName").is_none())
+    };
+    if kind.opens_connection(subresource) && is_unplaced() {
+        return Status::bad_request(format!("pod {} does not have a host assigned", info.name));
     }
+    if kind.holds_addresses()
+        && subresource == "proxy"
+        && server.store.get("services/endpoints", &key).is_none()
+    {
+        return Status::unavailable(format!("no endpoints available for service {:?}", info.name));
+    }
+    let message = format!("{resource}/{subresource} is not served here: this control plane runs no pods");
+    Status::new(501, "NotImplemented", message)
 }
 
 /// Says whether the client takes compressed answers.

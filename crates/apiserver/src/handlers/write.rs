@@ -274,7 +274,7 @@ impl Target<'_> {
         certificates::check_update(self.server, self.kind, user, self.subresource, &new, &old)?;
         let options = self.admission_options(Operation::Update);
         self.admit(Operation::Update, Some(&mut new), Some(&old), self.name, &options).await?;
-        if is_finished(&new, &old) {
+        if is_finished(self.kind, &new, &old) {
             return self.finish_deletion(entry, new, &old).await;
         }
         check_depth(&new, Some(&old))?;
@@ -806,13 +806,11 @@ pub(super) fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status
 }
 
 /// Says whether an update has removed the last obstacle to a pending deletion.
-fn is_finished(new: &Value, old: &Value) -> bool {
+fn is_finished(kind: &Kind, new: &Value, old: &Value) -> bool {
     let deleting = old.is_deleting();
     let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let blocked_by_spec =
-        new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
-            && new.get("kind").and_then(Value::as_str) == Some("Namespace")
-            && new.get("apiVersion").and_then(Value::as_str) == Some("v1");
+    let blocked_by_spec = kind.is_namespace()
+        && new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
     deleting && grace == 0 && new.finalizers().is_empty() && !blocked_by_spec
 }
 

@@ -44,6 +44,16 @@ pub fn target(info: &RequestInfo, query: &str) -> Result<String, Status> {
 /// # Errors
 /// If a part of the identity cannot be carried by a header.
 pub fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<HeaderMap, Status> {
+    let mut headers = without_credentials(given, upgrading);
+    headers.insert(IMPERSONATE_USER, pass::identity("user name", &user.name)?);
+    for group in user.groups.iter().filter(|group| !EVERYBODY.contains(&group.as_str())) {
+        headers.append(IMPERSONATE_GROUP, pass::identity("group", group)?);
+    }
+    Ok(headers)
+}
+
+/// Returns the caller's headers without whatever says who the caller is, and without what is about this connection alone.
+pub fn without_credentials(given: &HeaderMap, upgrading: bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let text = name.as_str();
@@ -60,11 +70,7 @@ pub fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<Header
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol.clone());
     }
-    headers.insert(IMPERSONATE_USER, pass::identity("user name", &user.name)?);
-    for group in user.groups.iter().filter(|group| !EVERYBODY.contains(&group.as_str())) {
-        headers.append(IMPERSONATE_GROUP, pass::identity("group", group)?);
-    }
-    Ok(headers)
+    headers
 }
 
 #[cfg(test)]
@@ -115,6 +121,16 @@ mod tests {
                 assert_eq!(headers(&HeaderMap::new(), &user, false).unwrap_err().code, 400, "{user:?}");
             }
         }
+    }
+
+    #[test]
+    fn nobody_becomes_somebody_else_on_the_way() {
+        let mut given = HeaderMap::new();
+        for name in ["authorization", "impersonate-user", "x-remote-user", "connection", "accept"] {
+            given.insert(name, HeaderValue::from_static("x"));
+        }
+        let sent = without_credentials(&given, false);
+        assert_eq!(sent.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
     }
 
     #[test]

@@ -91,6 +91,16 @@ impl Kind {
         self.is("services/specs")
     }
 
+    /// Says whether objects give rights to somebody, so that whoever writes them needs these rights.
+    pub fn grants_rights(&self) -> bool {
+        self.is_role() || self.is("rolebindings") || self.is("clusterrolebindings")
+    }
+
+    /// Says whether objects list rights. Others that grant rights name such an object.
+    pub fn is_role(&self) -> bool {
+        self.is("roles") || self.is("clusterroles")
+    }
+
     /// Says whether a new object is tainted until somebody says that it can be used.
     pub fn is_tainted_at_first(&self) -> bool {
         self.is("minions")
@@ -184,6 +194,12 @@ mod tests {
         assert!(kind("apiextensions.k8s.io", "CustomResourceDefinition").is_definition());
         assert!(kind("", "LimitRange").needs_no_name());
         assert!(kind("", "Service").holds_addresses());
+        for (name, is_role) in
+            [("Role", true), ("ClusterRole", true), ("RoleBinding", false), ("ClusterRoleBinding", false)]
+        {
+            let granting = kind("rbac.authorization.k8s.io", name);
+            assert_eq!((granting.grants_rights(), granting.is_role()), (true, is_role), "{name}");
+        }
         assert!(kind("", "Node").is_tainted_at_first());
         assert!(kind("certificates.k8s.io", "CertificateSigningRequest").asks_for_a_certificate());
         assert!(kind("", "ReplicationController").selects_by_map());
@@ -209,6 +225,7 @@ mod tests {
         assert!(!plain.is_namespace() && !plain.is_definition() && !plain.needs_no_name());
         assert!(!plain.is_marked_before_removal() && !plain.has_priority() && !plain.holds_addresses());
         assert!(!plain.is_tainted_at_first() && !plain.opens_connection("exec") && !plain.selects_by_map());
+        assert!(!plain.grants_rights() && !plain.is_role());
         assert!(plain.has_dependents() && plain.ttl().is_none() && plain.orphan_warning().is_none());
         assert_eq!(plain.default_propagation(), "Background");
         assert_eq!(kind("apps", "Deployment").group_in_errors(), "apps");

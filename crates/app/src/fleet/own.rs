@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, pass, respond};
+use apiserver::http::{Body, onward, respond};
 use apiserver::server::Server;
 use apiserver::{Peer, serve};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,7 +28,8 @@ pub(crate) async fn ask(
         Ok(uri) => *request.uri_mut() = uri,
         Err(_) => return respond::text(400, format!("invalid path {target:?}")),
     }
-    *request.headers_mut() = headers(&context.headers, upgrade.is_some());
+    // Who asks is known.
+    *request.headers_mut() = onward::without_credentials(&context.headers, upgrade.is_some());
     if let Some(upgrade) = upgrade {
         request.extensions_mut().insert(upgrade);
     }
@@ -38,39 +38,5 @@ pub(crate) async fn ask(
     match AbortOnDropHandle::new(tokio::spawn(answer)).await {
         Ok(answer) => answer,
         Err(_) => respond::text(500, "the request was given up"),
-    }
-}
-
-/// Returns the caller's headers without credentials: who asks is known.
-fn headers(given: &HeaderMap, upgrading: bool) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in given {
-        let text = name.as_str();
-        let credential = name == AUTHORIZATION
-            || name == HOST
-            || text.starts_with("x-remote-")
-            || text.starts_with("impersonate-");
-        if !credential && !pass::is_hop_by_hop(text) && text != "content-length" {
-            headers.append(name.clone(), value.clone());
-        }
-    }
-    if upgrading && let Some(protocol) = given.get(UPGRADE) {
-        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(UPGRADE, protocol.clone());
-    }
-    headers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_becomes_somebody_else_on_the_way() {
-        let mut given = HeaderMap::new();
-        for name in ["authorization", "impersonate-user", "x-remote-user", "connection", "accept"] {
-            given.insert(name, HeaderValue::from_static("x"));
-        }
-        assert_eq!(headers(&given, false).keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["accept"]);
     }
 }

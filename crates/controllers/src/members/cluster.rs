@@ -39,6 +39,7 @@ const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    shared.tell_panics_by_name(&shared.registrations, COMPONENT, &shared.mirrors.clusters);
     shared.mirrors.clusters.subscribe({
         let shared = shared.clone();
         move |change| {

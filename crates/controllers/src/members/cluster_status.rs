@@ -42,6 +42,7 @@ const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint respon
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    shared.tell_panics_by_name(&shared.looks, CONTROLLER, &shared.mirrors.clusters);
     let heartbeat = shared.mine.needs_no_secret().then(|| Heartbeat::new(shared));
     let controller = Arc::new(Controller {
         shared: shared.clone(),

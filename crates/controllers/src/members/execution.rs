@@ -53,6 +53,7 @@ enum Error {
 }
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    shared.tell_panics(&shared.executions, COMPONENT, &shared.mirrors.works);
     shared.mirrors.works.subscribe({
         let shared = shared.clone();
         move |change| {

@@ -85,8 +85,53 @@ impl Reconcile for Links {
 
 /// Returns the connection to a member, and whether it is new.
 pub(super) async fn connect(shared: &Shared, cluster: &Cluster) -> member::Result<(Arc<Member>, bool)> {
-    match &shared.mine {
-        MyClusters::Push => shared.members.refresh(shared.client(), cluster).await,
-        MyClusters::One { name, client } => Ok(shared.members.adopt(name, client)),
+    let (member, new) = match &shared.mine {
+        MyClusters::Push => shared.members.refresh(shared.client(), cluster).await?,
+        MyClusters::One { name, client } => shared.members.adopt(name, client),
+    };
+    // It may have left while its Secret was read. Then it has been forgotten already, and nobody would do so again.
+    if new && shared.my_cluster(member.name()).is_none() {
+        shared.members.remove(member.name());
+    }
+    Ok((member, new))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{at, cluster, deleting};
+    use crate::world::World;
+
+    #[test]
+    fn who_has_a_connection() {
+        let away = cluster("m1", "False", json!({}));
+        let leaving = cluster("m1", "True", deleting());
+        let cases = [
+            ("one of ours", Some(cluster("m1", "True", json!({}))), Plan::Connect),
+            ("one that has never reported", Some(cluster("m1", "", json!({}))), Plan::Connect),
+            ("one that is away", Some(away), Plan::Connect),
+            ("one that leaves: its objects are withdrawn", Some(leaving), Plan::Connect),
+            ("one that is gone, or somebody else's", None, Plan::Disconnect),
+        ];
+        for (name, cluster, expected) in cases {
+            assert_eq!(Links::decide(&cluster.map(Arc::new), at(0)), expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_left_while_it_was_being_connected_to_is_forgotten() {
+        let world = World::agent().await;
+        let shared = world.members(&["clusterStatus"]);
+        let seen = cluster(&world.own("m1"), "True", json!({}));
+        let (member, new) = connect(&shared, &seen).await.expect("it is reached");
+        assert!(new && member.stopped().is_cancelled(), "nothing is followed there");
+        assert!(shared.members.get(member.name()).is_none());
+
+        let name = world.cluster("m1", json!({})).await;
+        let (member, _) = connect(&shared, &seen).await.expect("it is reached");
+        assert!(!member.stopped().is_cancelled() && shared.members.get(&name).is_some());
+        world.supervisor.stop().await;
     }
 }

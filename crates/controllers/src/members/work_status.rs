@@ -32,6 +32,7 @@ use super::{Shared, Start, work_of};
 const COMPONENT: &str = "work-status-controller";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    shared.tell_panics(&shared.reports, COMPONENT, &shared.mirrors.works);
     shared.mirrors.works.subscribe({
         let shared = shared.clone();
         move |change| {

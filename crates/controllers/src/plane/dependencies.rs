@@ -132,14 +132,20 @@ impl Distributor {
             .collect()
     }
 
-    /// Returns the same bindings with what decides about them.
-    fn attached(&self, binding: &ResourceBinding) -> Vec<Attached> {
-        let all = self.attached_to(binding).into_iter().map(|attached| Attached {
-            object: self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource)),
-            referrers: self.referrers(&attached),
-            binding: attached,
-        });
-        all.collect()
+    /// Returns the same bindings with what decides about them. An object that only a selector covers would be detached if it
+    /// were not seen, and leave the members: where the mirror does not have it, the server is asked.
+    async fn attached(&self, binding: &ResourceBinding, wanted: &Wanted) -> Result<Vec<Attached>, Error> {
+        let mut all = Vec::new();
+        for attached in self.attached_to(binding) {
+            let resource = &attached.spec.resource;
+            let (templates, key) = (&self.plane.templates, TemplateKey::of_reference(resource));
+            let object = match templates.get(&key) {
+                None if wanted.selects(resource) => templates.current(&key).await?.map(Arc::new),
+                known => known,
+            };
+            all.push(Attached { object, referrers: self.referrers(&attached), binding: attached });
+        }
+        Ok(all)
     }
 
     async fn wanted(&self, template: &Value) -> Wanted {
@@ -330,7 +336,7 @@ impl Reconcile for Distributor {
                 }
             }
         }
-        view.attached = self.attached(&view.binding);
+        view.attached = self.attached(&view.binding, &view.wanted).await?;
         Ok(Some(view))
     }
 

@@ -100,6 +100,14 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> Arc<Detector> {
         bound: Mutex::default(),
         claimed: Mutex::default(),
     });
+    detector.templates.tell_panics({
+        let plane = Arc::clone(plane);
+        move |key, panic| {
+            if let Some(template) = plane.templates.get(key) {
+                plane.tell_panic_of(COMPONENT, template.as_ref(), panic);
+            }
+        }
+    });
     plane.templates.subscribe({
         let detector = Arc::clone(&detector);
         move |change| detector.template_changed(change)

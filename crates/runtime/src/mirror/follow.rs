@@ -183,6 +183,7 @@ impl<T> Mirror<T> {
             bookmarks: config.bookmarks,
             send_initial_events: false,
         };
+        let mut ends_early = false;
         loop {
             *position = Some(at.clone());
             let opened = unless_ended!(self, stop, api.watch(&params, &at));
@@ -193,6 +194,7 @@ impl<T> Mirror<T> {
                 End::of(&error, &self.page, true)
             })?;
             let mut events = pin!(events);
+            let began = Instant::now();
             loop {
                 let event = unless_ended!(self, stop, tokio::time::timeout(SILENCE, events.next()));
                 // A server ends a watch now and then; nothing is lost by it. So does a connection that nobody has closed.
@@ -215,6 +217,12 @@ impl<T> Mirror<T> {
                 }
                 *position = Some(at.clone());
             }
+            // Once is no matter. A server, or a proxy before it, that ends every watch at once would be asked as often as it answers.
+            let ended_early = began.elapsed() < FIRST_REST;
+            if ended_early && ends_early {
+                unless_ended!(self, stop, tokio::time::sleep(FIRST_REST));
+            }
+            ends_early = ended_early;
         }
     }
 

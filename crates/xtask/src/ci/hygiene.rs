@@ -59,6 +59,9 @@ const COMPARISONS: &[&str] = &[
     ".resource != \"",
 ];
 
+/// What stands in a `match` that tells kinds or resources apart by name.
+const MATCHED: &[&str] = &["gvk.kind.as_str()", "kind.collection {", "info.resource.as_str()"];
+
 /// What people write and read. Everything else is data.
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
 
@@ -107,7 +110,7 @@ fn particular(path: &str, text: &str) -> Vec<usize> {
     let code = text.lines().take_while(|line| *line != "#[cfg(test)]");
     let compares = |line: &str| {
         let line = line.trim_start();
-        let matched = line.contains("match ") && line.contains("gvk.kind.as_str()");
+        let matched = line.contains("match ") && MATCHED.iter().any(|form| line.contains(form));
         !line.starts_with("//") && (matched || COMPARISONS.iter().any(|form| line.contains(form)))
     };
     code.enumerate().filter(|(_, line)| compares(line)).map(|(at, _)| at + 1).collect()
@@ -248,6 +251,10 @@ mod tests {
         let text = "//! Writes.\n\nfn f(kind: &Kind) -> bool {\n    &*kind.collection == \"pods\"\n}\n";
         assert_eq!(particular("crates/apiserver/src/handlers/write.rs", text), [4]);
         assert_eq!(particular("crates/apiserver/src/registry/special.rs", text), Vec::<usize>::new());
+        for told_apart in ["&*kind.collection", "kind.gvk.kind.as_str()", "(info.resource.as_str(), 1)"] {
+            let text = format!("//! Writes.\n\nfn f() {{\n    match {told_apart} {{\n");
+            assert_eq!(particular("crates/apiserver/src/server.rs", &text), [4], "{told_apart}");
+        }
         assert_eq!(particular("crates/sim/src/kinds.rs", text), Vec::<usize>::new());
         let fine = "//! Writes.\n// gvk.kind == \"Pod\" is for the registry to say.\n\n#[cfg(test)]\nmod tests {\n    gvk.kind == \"Pod\"\n}\n";
         assert_eq!(particular("crates/apiserver/src/handlers/write.rs", fine), Vec::<usize>::new());

@@ -273,3 +273,12 @@ async fn which_changes_of_a_work_count() {
     assert_eq!(drain(), 0, "gone");
     test.end().await;
 }
+
+#[tokio::test]
+async fn a_panic_is_told_of_the_work() {
+    let test = Test::new().await;
+    let work = test.work(json!({})).await;
+    let told = test.world.panicked(&test.controller.0.executions, Key::of(work.as_ref())).await;
+    assert!(told.contains("by accident"), "{told}");
+    test.end().await;
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::config::DependentObjectReference;
 use api::labels::DEPENDED_BY_PREFIX;
 use api::labels::finalizers::BINDING_DEPENDENCIES;
-use api::work::ResourceBinding;
+use api::work::{ObjectReference, ResourceBinding};
 use propagation::{Binding, Object, check_scope, dependencies};
 use serde_json::Value;
 
@@ -85,6 +85,19 @@ pub(super) enum Wanted {
     These(Vec<DependentObjectReference>),
     /// The interpreter failed: what it said, and the same with the object it was about.
     Failed { message: String, error: String },
+}
+
+impl Wanted {
+    /// Returns whether objects of this one's kind are needed by their labels, so that it takes the object itself to tell whether
+    /// it is still needed.
+    pub(super) fn selects(&self, resource: &ObjectReference) -> bool {
+        let Self::These(wanted) = self else { return false };
+        wanted.iter().any(|dependency| {
+            dependency.name.is_empty()
+                && dependency.api_version == resource.api_version
+                && dependency.kind == resource.kind
+        })
+    }
 }
 
 /// A binding that is attached to another one.
@@ -408,6 +421,27 @@ mod tests {
         fixtures::read(
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": name }),
         )
+    }
+
+    #[test]
+    fn where_it_takes_the_object_to_tell_whether_it_is_needed() {
+        let of = |api_version: &str, kind: &str| ObjectReference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            name: "web".to_owned(),
+            ..ObjectReference::default()
+        };
+        let selected = || Wanted::These(vec![reference("web"), reference("")]);
+        let cases = [
+            ("its kind is selected", selected(), of("v1", "ConfigMap"), true),
+            ("another kind is", selected(), of("v1", "Secret"), false),
+            ("another group is", selected(), of("example.io/v1", "ConfigMap"), false),
+            ("only names are wanted", Wanted::These(vec![reference("web")]), of("v1", "ConfigMap"), false),
+            ("nothing is wanted", Wanted::Unsupported, of("v1", "ConfigMap"), false),
+        ];
+        for (name, wanted, resource, expected) in cases {
+            assert_eq!(wanted.selects(&resource), expected, "{name}");
+        }
     }
 
     fn view(otherwise: Value, wanted: Wanted) -> View {

@@ -2,6 +2,7 @@
 
 use http::Method;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
 use propagation::skip::SkipRules;
 use serde_json::json;
 
@@ -138,6 +139,33 @@ async fn objects_of_a_kind_that_is_not_mirrored_yet_are_waited_for() {
     assert!(matches!(found, Err(Error::Waiting(_))), "{found:?}");
     let named = DependentObjectReference { name: "conf".to_owned(), ..selected };
     assert_eq!(test.distributor.objects(&named).await.expect("found").len(), 1, "one by name needs no list");
+    test.end().await;
+}
+
+#[tokio::test]
+async fn what_a_selector_covers_is_looked_up_before_it_counts_as_gone() {
+    let test = Test::new().await;
+    let conf = test.world.template("conf", json!({ "metadata": { "labels": { "a": "b" } } })).await;
+    let app = test.deployment("app", &["conf"]).await;
+    let binding = test.binding(&app, json!({})).await;
+    assert_eq!(test.once(&binding).await, Outcome::Done);
+    let selected: DependentObjectReference = read(json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "namespace": test.world.namespace,
+        "labelSelector": { "matchLabels": { "a": "b" } },
+    }));
+    let wanted = Wanted::These(vec![selected]);
+    // The mirror of its kind is being filled, or its kind was not served for a moment.
+    test.world.plane.templates.forget(&conf);
+    test.world.refuse(Method::GET, "/configmaps/conf", 500, "InternalError");
+    assert!(test.distributor.attached(&binding, &wanted).await.is_err(), "nothing is concluded from silence");
+    let seen = test.distributor.attached(&binding, &wanted).await.expect("the server answers");
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].object.is_some(), "not in the mirror is not gone");
+
+    let maps = test.world.api::<ConfigMap>(&test.world.namespace);
+    maps.delete("conf", &kube::api::DeleteParams::default()).await.expect("deleted");
+    let seen = test.distributor.attached(&binding, &wanted).await.expect("the server answers");
+    assert!(seen[0].object.is_none());
     test.end().await;
 }
 

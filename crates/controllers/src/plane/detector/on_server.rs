@@ -426,3 +426,12 @@ async fn a_template_of_a_cluster_policy_and_without_namespace_is_bound_cluster_w
     assert_eq!(test.detector.cluster_policies.waiting(), [Key::of(policy.as_ref())]);
     test.end().await;
 }
+
+#[tokio::test]
+async fn a_panic_is_told_of_the_template() {
+    let test = Test::new().await;
+    test.world.template("web", json!({})).await;
+    let told = test.world.panicked(&test.detector.templates, test.key("web")).await;
+    assert!(told.contains("by accident"), "{told}");
+    test.world.supervisor.stop().await;
+}
