@@ -1,14 +1,15 @@
-//! Ends evictions: the old copy goes once its replacement is healthy, or when it has been waited for long enough.
+//! Ends evictions: the old copy is removed once its replacement is healthy, or after a timeout.
 //!
 //! Watches: both kinds of bindings that have eviction tasks (any change: health is part of their status), Clusters (how many are
 //!          lost).
 //! Writes:  `spec.gracefulEvictionTasks` of bindings. When a task is gone, the binding controller deletes the Work.
 //!
-//! A replacement counts as healthy when the scheduler has placed the binding as it is now and every chosen cluster reports
-//! health. Four things are more careful than upstream: a binding without any cluster has no replacement, a cluster that was healthy
-//! before it got more replicas has to have them ready, for [`CATCH_UP`] at the most, how long a task waits is counted with a clock
-//! that does not jump, from when this process saw the task first, and while [too many clusters are lost](super::halt) no eviction
-//! ends: the replacement may not have been made at all. Time counts anew afterwards.
+//! A replacement counts as healthy when the scheduler has placed the binding as it is now and every chosen
+//! cluster reports health. Four rules are more careful than upstream's. A binding without any cluster has no
+//! replacement. A cluster that was healthy before it got more replicas has to have them ready, but is waited
+//! for at most [`CATCH_UP`]. The age of a task is measured with a clock that does not jump, from when this
+//! process first saw the task. And while [too many clusters are lost](super::halt) no eviction ends, since
+//! the replacement may not have been created at all; afterwards the time starts again.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -32,8 +33,8 @@ use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
 const WORKERS: usize = 5;
-/// How long a report of health may be older than the replicas that a cluster got. An override that lowers the replicas
-/// of a cluster makes the two differ forever.
+/// How long a health report may lag behind the replicas that a cluster got. There is a limit because an
+/// override that lowers the replicas of a cluster makes the two differ for ever.
 const CATCH_UP: SignedDuration = SignedDuration::from_secs(30);
 
 struct Controller<B> {
@@ -45,19 +46,20 @@ struct Controller<B> {
 #[derive(Debug, Default)]
 struct Ages(HashMap<Key, Vec<Sighting>>);
 
-/// The first sight of a task.
+/// When a task was first seen.
 #[derive(Debug)]
 struct Sighting {
     cluster: String,
     created: Timestamp,
-    /// How old it was then, by the clock on the wall.
+    /// How old it was then, by the system's clock.
     age: SignedDuration,
     at: Instant,
 }
 
 impl Ages {
-    /// Returns how old each task of a binding is, and forgets those that it does not have any more. What the clock on the wall does
-    /// after the first sight does not count, and neither does an outage or what was before it.
+    /// Returns how old each task of a binding is, and forgets those that it no longer has. Changes of the
+    /// system's clock after the first sight do not count, and neither does the time during or before an
+    /// outage.
     fn of(
         &mut self,
         key: &Key,
@@ -122,7 +124,7 @@ impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
         let bindings = Bindings::<B>::new(plane, component::<B>(), component::<B>());
         let is_leaving = |binding: &Arc<B>| !binding.spec().graceful_eviction_tasks.is_empty();
-        // One that has none left is looked at once more, and forgotten.
+        // A binding without tasks is reconciled once more, and forgotten.
         bindings.push_on(move |change| {
             change.new.as_ref().is_some_and(is_leaving) || change.old.as_ref().is_some_and(is_leaving)
         });
@@ -149,23 +151,23 @@ pub(crate) struct View<B> {
     halted: bool,
 }
 
-/// What becomes of the tasks.
+/// What to do with the tasks.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// The tasks as they should be, if that is not as they are.
+    /// The tasks as they should be, if they differ.
     tasks: Option<Vec<GracefulEvictionTask>>,
-    /// Clusters that have been left, and why that is over.
+    /// Clusters whose eviction has ended, and why.
     ended: Vec<(String, &'static str)>,
     /// Look again after this time.
     again: Option<Duration>,
 }
 
-/// What becomes of one task.
+/// What to do with one task.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// It begins to count.
+    /// Its time starts now.
     Stamp,
-    /// It stays, until somebody decides or for this much longer.
+    /// It stays, until a user decides or for this much longer.
     Keep(Option<SignedDuration>),
     End(&'static str),
 }
@@ -205,7 +207,7 @@ fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDur
         Some(false) => return Next::End("its removal was confirmed"),
         None => {}
     }
-    // The end of the outage brings us back here.
+    // The end of the outage enqueues the binding again.
     if view.halted {
         return Next::Keep(None);
     }
