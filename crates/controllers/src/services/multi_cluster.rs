@@ -1,12 +1,14 @@
-//! Brings the Service of a MultiClusterService to its providers and consumers, and asks the providers for its endpoints.
+//! Propagates the Service of a MultiClusterService to its providers and consumers, and asks the providers for
+//! its endpoints.
 //!
 //! Watches: MultiClusterServices, Services of the same name, Clusters and their execution namespaces, the Works that ask providers, the
 //!          Services' bindings.
 //! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; finalizer, the
 //!          condition ServiceApplied and events of the MultiClusterService.
 //!
-//! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate MultiClusterService. When the
-//! MultiClusterService goes, the binding and the Services in the members stay, as upstream: a policy may take the Service over.
+//! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate
+//! MultiClusterService. When the MultiClusterService is deleted, the binding and the Services in the members
+//! stay, as upstream: a policy may take the Service over.
 
 mod decide;
 
@@ -45,7 +47,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.multi_cluster_services.subscribe(move |change| {
-        // What we say in its status is not news.
+        // Changes of its status, which we write, do not matter here.
         let same = |old: &MultiClusterService, new: &MultiClusterService| {
             let wish = |service: &MultiClusterService| {
                 let meta = &service.metadata;
@@ -132,7 +134,7 @@ impl Reconcile for Controller {
         let works = self.plane.services.works(key).into_iter().filter(|(_, role)| *role == Role::Request);
         let requests: Vec<_> = works.filter_map(|(work, _)| mirrors.works.find(&work)).collect();
         let Some(service) = mirrors.multi_cluster_services.find(key) else {
-            // It had a finalizer; who took that off by force has left these behind.
+            // It had a finalizer; if a user removed that by force, these objects were left behind.
             return Ok((!requests.is_empty()).then(|| View::gone(key, requests)));
         };
         Ok(Some(View {
@@ -153,14 +155,15 @@ impl Reconcile for Controller {
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let plane = &self.plane;
         let wrote = !plan.steps.is_empty();
-        // In this order: what is asked for is written after the finalizer that takes it away again.
+        // In this order: requests are written after the finalizer that ensures their removal.
         let (first, rest): (Vec<Step>, Vec<Step>) =
             plan.steps.into_iter().partition(|step| matches!(step, Step::Hold));
         let mut errors = Vec::new();
         for step in first {
             self.carry_out(key, &view, step).await?;
         }
-        // The claim comes before the binding: a policy that meets the binding asks whose the Service is.
+        // The claim is written before the binding: a policy that meets the binding checks who has claimed the
+        // Service.
         let (claims, mut rest): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| matches!(step, Step::PatchService(_)));
         for step in claims {
@@ -206,7 +209,7 @@ impl Reconcile for Controller {
                 plane.events.say(COMPONENT, multi.as_ref(), event, message);
             }
         }
-        // A Service that is missing is told by its own event when it comes.
+        // When a missing Service is created, its own event enqueues this key.
         match result {
             Err(Error::Several(_)) if plan.waits => Ok(Outcome::Done),
             result => result.map(|()| Outcome::Done),
@@ -233,7 +236,7 @@ impl Controller {
                     .finalizers
                     .get_or_insert_default()
                     .push(finalizers::MULTI_CLUSTER_SERVICE.to_owned());
-                // Durable: what follows has effects in members.
+                // Durable, because the next steps have effects in members.
                 let mirror = &mirrors.multi_cluster_services;
                 plane.writer.update_mirrored(mirror, multi, &held, Guard::Version).await.map(drop)
             }
@@ -263,7 +266,7 @@ impl Controller {
         }
     }
 
-    /// Sets the condition; returns whether it said something else before.
+    /// Sets the condition; returns whether it has changed.
     async fn tell(
         &self,
         multi: &MultiClusterService,
@@ -275,7 +278,7 @@ impl Controller {
     }
 }
 
-/// Sets a condition of a MultiClusterService; returns whether it said something else before.
+/// Sets a condition of a MultiClusterService; returns whether it has changed.
 pub(super) async fn tell(
     plane: &Plane,
     multi: &MultiClusterService,
