@@ -64,7 +64,7 @@ where
 {
     let (mut parts, body) = request.into_parts();
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-    // Only who is in this process has any.
+    // Only callers in this process have any.
     let terms = parts.extensions.remove::<Terms>();
     let query = Query::parse(parts.uri.query());
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
@@ -98,7 +98,7 @@ where
                     Box::pin(proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until));
                 return Ok(keep(answer.await, permit));
             }
-            // Read before a place is taken: a slow sender keeps nobody else from working.
+            // Read before a place is taken, so that a slow sender does not block others.
             let body = receive(&server, &user, account.as_deref(), body);
             let body = tokio::time::timeout_at(given_up.into(), body).await;
             let Ok(body) = body else { return Ok(timed_out()) };
@@ -180,8 +180,8 @@ fn remote(server: &Server, info: &RequestInfo) -> Option<Remote> {
     }
 }
 
-/// Finds out who asks, whether there is room, and whether they may. From the moment it is known who asks, the audit log
-/// may want to know.
+/// Identifies the caller, waits for a place, and checks the caller's rights. The audit log may record the
+/// request as soon as the caller is known.
 async fn admit(
     server: &Server,
     parts: &http::request::Parts,
@@ -261,7 +261,8 @@ async fn may(
     allowed.map(|reach| (user, reach))
 }
 
-/// Decides on what memory shows, and once more before somebody known is refused: another server may have given the right already.
+/// Decides from memory, and once more before a known user is refused: another server may have granted the
+/// right already.
 async fn with_newest<T>(
     server: &Server,
     user: &User,
@@ -278,7 +279,7 @@ async fn with_newest<T>(
     }
 }
 
-/// Waits for a place among the requests that are worked on. Parts of this process do not need one.
+/// Waits for a place among the requests in progress. Parts of this process do not need one.
 async fn place(
     server: &Server,
     peer: &Peer,

@@ -1,8 +1,9 @@
-//! Autoscaling over several clusters: by metrics, by the clock, and in step with autoscalers inside of members.
+//! Autoscaling over several clusters: by metrics, by schedule, and together with autoscalers inside members.
 //!
-//! Code map: `settings` what flags say · `hpa` scales by metrics, `metrics` asks for them, `pods` knows the members' pods · `cron`
-//! scales by the clock · `scale` reads and writes the scale of any kind · `marker` and `syncer` let a member's own autoscaler
-//! decide · `preview` foresees all of it · `telemetry` measures it.
+//! Code map: `settings` holds the flags · `hpa` scales by metrics, `metrics` asks for them, `pods` knows the
+//! members' pods · `cron` scales by schedule · `scale` reads and writes the scale of any kind · `marker` and
+//! `syncer` let a member's own autoscaler decide · `preview` simulates a day of it · `telemetry` has its
+//! metrics.
 
 pub(crate) mod cron;
 pub(crate) mod hpa;

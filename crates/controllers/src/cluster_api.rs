@@ -1,16 +1,20 @@
 //! Joins the clusters that a management cluster of cluster-api has provisioned, and unjoins them when they are deleted there.
 //!
 //! Watches: `clusters.cluster.x-k8s.io` of the management cluster; Clusters that come and go.
-//! Reads:   there, the Secret with the kubeconfig of a cluster that is to be joined, the definition, and who it is.
-//! Writes:  Cluster with its two Secrets; accounts and a role in the new member; Events in the management cluster.
+//! Reads: from the management cluster, the Secret with the kubeconfig of a cluster to join, the definition of
+//! its clusters, and its identity.
+//! Writes: Cluster with its two Secrets; accounts and a role in the new member; Events in the management
+//! cluster.
 //!
-//! Runs only with `--cluster-api-kubeconfig`, and has no name in `--controllers`, as in upstream. What a cluster was joined
-//! for is in an annotation ([`Origin`]), and only such a cluster is ever unjoined: upstream unjoins whatever has the name
-//! of an object that is gone. A copy of a collection is no proof of absence, so before a cluster is unjoined the management
-//! cluster itself has to say that the object is gone, and it has to be the same management cluster as when it was joined.
-//! One that does not answer, or whose definition of clusters is gone, going or newer than the join, takes nothing away.
+//! Runs only with `--cluster-api-kubeconfig`, and has no name in `--controllers`, as in upstream. What a
+//! cluster was joined for is in an annotation ([`Origin`]), and only such a cluster is ever unjoined:
+//! upstream unjoins any cluster with the name of an object that is gone. A cached collection does not prove
+//! that an object is gone. So before a cluster is unjoined, the management cluster itself has to say that the
+//! object is gone, and it has to be the same management cluster as when the cluster was joined. Nothing is
+//! unjoined if it does not answer, or if its definition of clusters is missing, being deleted or newer than
+//! the join.
 //!
-//! The kubeconfig of a cluster is somebody else's text: [`member::kubeconfig`] says what of it is used.
+//! The kubeconfig of a cluster is untrusted input: [`member::kubeconfig`] says which parts of it are used.
 
 mod decide;
 #[cfg(test)]
@@ -56,15 +60,16 @@ const DEFINITION: &str = "clusters.cluster.x-k8s.io";
 
 /// What the management cluster is called in messages.
 const MANAGEMENT: &str = "the management cluster of cluster-api";
-/// How much of it is kept: its Clusters have a few KiB each.
+/// How much of the management cluster is cached: its Clusters have a few KiB each.
 const COPY_LIMIT: usize = 64 << 20;
 /// How long it may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long a join may take: it waits for two tokens, for half a minute each at most.
 const JOINING: Duration = Duration::from_secs(120);
-/// When a cluster that was refused is looked at again. Its Secret is not watched: that would take the right to read all Secrets.
+/// After this time a refused cluster is tried again. Its Secret is not watched: that would need the right to
+/// read all Secrets.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How long the first list may take before it is told that it does not come.
+/// How long the first list may take before a warning says that it is missing.
 const LISTING: Duration = Duration::from_secs(30);
 
 /// Reasons of events in the management cluster. Upstream writes none.
@@ -103,7 +108,7 @@ fn subscribed(environment: &Arc<Environment>, management: &Client) -> (Arc<Disco
         Arc::new(Mirror::<Seen>::default().within(MANAGEMENT, Arc::new(Budget::new(COPY_LIMIT))));
     let pushed = queue.clone();
     provisioned.subscribe(move |change: &Change<'_, Seen>| {
-        // Conditions there change all the time and mean nothing here.
+        // Conditions of the cluster change all the time and do not matter here.
         if change.old != change.new {
             pushed.push(change.key.clone());
         }
@@ -115,11 +120,11 @@ fn subscribed(environment: &Arc<Environment>, management: &Client) -> (Arc<Disco
                 (None, Some(cluster)) | (Some(cluster), None) => cluster,
                 _ => return,
             };
-            // What it was joined for may have been deleted while nobody looked,
+            // The object that it was joined for may have been deleted while no controller ran,
             if let Some(origin) = Origin::of(cluster) {
                 pushed.push(origin.key);
             }
-            // and a name that has become free may have been waited for.
+            // and another cluster may have waited for a name that is now free.
             for key in provisioned.keys(|key| key.name == change.key.name) {
                 pushed.push(key);
             }
@@ -142,7 +147,7 @@ struct Discovery {
     provisioned: Arc<Mirror<Seen>>,
     /// Those of the management cluster.
     events: Events,
-    /// Why clusters were last not joined: the same reason is told once.
+    /// The last reason why each cluster was not joined: the same reason is reported only once.
     refusals: Mutex<HashMap<Key, String>>,
 }
 
@@ -152,7 +157,7 @@ struct Discovery {
 struct Undecided(String);
 
 impl Discovery {
-    /// Waits until both sides are known.
+    /// Waits until the mirrors of both sides are complete.
     async fn complete(&self) {
         self.environment.mirrors.complete(&[Watch::Clusters]).await;
         while !self.provisioned.wait(LISTING).await {
@@ -172,8 +177,8 @@ impl Discovery {
         }
     }
 
-    /// Asks the management cluster for the object that a Cluster was joined for; nothing only if it says that this very object
-    /// does not exist.
+    /// Asks the management cluster for the object that a Cluster was joined for; `None` only if it says that
+    /// this very object does not exist.
     async fn look(&self, key: &Key, cluster: &Cluster) -> Result<Option<Seen>, Error> {
         let api = Api::<DynamicObject>::namespaced_with(self.management.clone(), &key.namespace, &resource());
         match api.get(&key.name).await {
@@ -186,9 +191,10 @@ impl Discovery {
         }
     }
 
-    /// Fails if the definition of cluster-api's clusters is gone or going, or was made after a Cluster was joined: its objects
-    /// go with it, and nobody has deleted the clusters. It is looked at after them: whatever took them away by its deletion
-    /// shows by then.
+    /// Fails if the definition of cluster-api's clusters is gone or being deleted, or was created after a
+    /// Cluster was joined: deleting a definition deletes its objects, although the clusters still exist. The
+    /// definition is read after the objects, so a deletion of the definition that removed them is visible by
+    /// then.
     async fn check_definition(&self, cluster: &Cluster) -> Result<(), Error> {
         let made = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map(|time| time.0);
         let definitions = Api::<CustomResourceDefinition>::all(self.management.clone());
@@ -206,7 +212,7 @@ impl Discovery {
                 let why = format!("{DEFINITION} of {MANAGEMENT} {what}; nothing is unjoined");
                 Err(Error::decision(Undecided(why)))
             }
-            // Who may not read definitions has to do without this.
+            // Without the right to read definitions, this check is skipped.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -228,7 +234,7 @@ impl Discovery {
     /// Registers a cluster.
     ///
     /// # Errors
-    /// Why not, in one line that is never long: part of it may be the words of the cluster.
+    /// The reason in one line of bounded length, because part of it may come from the cluster.
     async fn join(&self, origin: &Origin, access: &Access) -> Result<Cluster, String> {
         let (name, control) = (&origin.key.name, self.environment.client());
         let config = access.config(name).await.map_err(|error| error.to_string())?;
@@ -253,7 +259,7 @@ impl Discovery {
     async fn unjoin(&self, origin: &Origin) -> Result<Outcome, Error> {
         let name = &origin.key.name;
         let clusters = self.environment.writer.api::<Cluster>("");
-        // Whoever took the annotation off meanwhile keeps the cluster.
+        // If a user has removed the annotation meanwhile, the cluster stays.
         let Some(cluster) = clusters.get_opt(name).await? else { return Ok(Outcome::Done) };
         let is_leaving = cluster.metadata.deletion_timestamp.is_some();
         if is_leaving || Origin::of(&cluster).as_ref() != Some(origin) {
@@ -274,7 +280,7 @@ impl Discovery {
         }
     }
 
-    /// Tells why a cluster is not joined, once for each reason.
+    /// Reports why a cluster is not joined, once for each reason.
     fn tell(&self, key: &Key, seen: Option<&Seen>, why: String) {
         let told = self.refusals.lock().insert(key.clone(), why.clone());
         if told.as_ref() == Some(&why) {
@@ -285,14 +291,14 @@ impl Discovery {
     }
 }
 
-/// Waits for an answer of the management cluster, in nobody's way and not for ever.
+/// Waits for an answer of the management cluster, with a timeout, and without blocking other keys.
 async fn answer<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let answered = place::outside(tokio::time::timeout(ANSWER, asked)).await;
     answered.unwrap_or_else(|_| Err(Error::Waiting(format!("for {MANAGEMENT}, which does not answer"))))
 }
 
-/// Returns whether an answer says that an object does not exist. A definition that is missing gets 404 as well, and so does a
-/// request that a proxy cannot place.
+/// Returns whether an answer says that an object does not exist. A missing definition is also answered with
+/// 404, and so is a request that a proxy cannot route.
 fn is_gone(status: &Status, name: &str) -> bool {
     let details = status.details.as_ref();
     let is_named = details.is_some_and(|details| details.group == GROUP && details.name == name);

@@ -1,4 +1,4 @@
-//! What every controller works with.
+//! The environment that all controllers share.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct Environment {
     pub(crate) writer: Writer,
     pub(crate) supervisor: Supervisor,
     pub(crate) events: Events,
-    /// One for all controllers: what a resource means is the same for each of them.
+    /// One interpreter for all controllers, so that they agree on what a resource means.
     pub(crate) interpreter: Interpreter,
     pub(crate) features: Features,
     pub(crate) mirrors: Mirrors,
@@ -30,7 +30,7 @@ pub(crate) struct Environment {
     pub(crate) services: Arc<services::Index>,
     pub(crate) members: Arc<Members>,
     pub(crate) mine: MyClusters,
-    /// In an agent: what its last sign of life says about the control plane.
+    /// In an agent: what its last heartbeat says about the control plane.
     pub(crate) signs: Option<Arc<Signs>>,
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
@@ -44,7 +44,8 @@ impl Environment {
     pub(crate) fn new(context: &Context) -> Self {
         let mirrors = Mirrors::default();
         let services = Arc::new(services::Index::default());
-        // Before any controller: who is told of a Work finds the index up to date.
+        // Registered before any controller, so that a controller that hears of a Work finds the index up to
+        // date.
         let index = services.clone();
         mirrors.works.subscribe(move |change| index.note_work(change));
         Self {
@@ -73,7 +74,7 @@ impl Environment {
         }
     }
 
-    /// Has users see that the work on an object panicked.
+    /// Emits an event that says that the reconcile of an object panicked.
     pub(crate) fn tell_panics<K>(&self, queue: &Queue<Key>, component: &'static str, mirror: &Arc<Mirror<K>>)
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,

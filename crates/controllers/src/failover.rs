@@ -1,9 +1,11 @@
-//! Failover: workloads leave clusters that have failed, or in which they have failed, and come back to nothing worse.
+//! Failover: evicts workloads from clusters that have failed, or in which the workloads have failed.
 //!
-//! Code map: `settings` what flags say · `taint_manager` evicts what does not tolerate the taints of its cluster, `pace` limits how
-//! fast that happens · `application` evicts what stays unhealthy · `graceful` ends evictions · `halt` stops all three while too many
-//! clusters are lost at once, `outage` counts them · `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
-//! `rebalancer` has workloads placed afresh, `descheduler` those that find no node · `metrics` are what is measured.
+//! Code map: `settings` holds the flags · `taint_manager` evicts what does not tolerate the taints of its
+//! cluster, `pace` limits how fast that happens · `application` evicts what stays unhealthy · `graceful` ends
+//! evictions · `halt` stops all three while too many clusters are lost at once, `outage` counts them ·
+//! `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
+//! `rebalancer` has workloads placed afresh, `descheduler` those that find no node · `metrics` has the
+//! metrics.
 
 pub(crate) mod application;
 pub(crate) mod descheduler;
@@ -32,10 +34,10 @@ pub(crate) use halt::Halt;
 pub use descheduler::Settings as Descheduler;
 pub use settings::Settings;
 
-/// The reason of the event about a workload that begins to leave a cluster. Upstream tells only of the end.
+/// The reason of the event about the start of an eviction. Upstream reports only the end.
 const EVICTING: &str = "EvictingWorkloadFromCluster";
 
-/// Has a workload begin to leave clusters, and tells users of it, or that it could not be written.
+/// Starts the eviction of a workload from clusters, and emits an event about it, or about the failed write.
 async fn evict<B: StoredBinding>(
     bindings: &Bindings<B>,
     component: &'static str,

@@ -1,4 +1,4 @@
-//! Objects for tables of cases: a short base, and what a case says otherwise.
+//! Objects for tables of cases: a short base object, and the fields in which a case differs.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ pub(crate) fn cluster(name: &str, ready: &str, otherwise: Value) -> Cluster {
     read(merged(base, otherwise))
 }
 
-/// What makes any object one that is being deleted.
+/// The metadata of an object that is being deleted.
 pub(crate) fn deleting() -> Value {
     json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })
 }

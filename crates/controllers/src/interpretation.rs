@@ -1,11 +1,12 @@
-//! What resources mean, as the control plane's users teach it: scripts and webhooks before the built-in rules.
+//! The interpreter with the layers that users configure: scripts and webhooks come before the built-in rules.
 //!
-//! One interpreter serves all controllers of a process. Its layers follow the mirrors of ResourceInterpreterCustomization and
-//! ResourceInterpreterWebhookConfiguration. Nobody is harmed by them but the key whose object they are asked about: scripts
-//! run on threads of their own ([`pool`]), webhooks are waited for without a thread, and a key that waits for either gives up
-//! its place in the queue and at the member ([`runtime::place`]).
+//! One interpreter serves all controllers of a process. Its layers follow the mirrors of
+//! ResourceInterpreterCustomization and ResourceInterpreterWebhookConfiguration. A slow or faulty layer
+//! affects only the key whose object it is asked about: scripts run on separate threads ([`pool`]), waiting
+//! for a webhook takes no thread, and a key that waits for either gives up its place in the queue and at the
+//! member ([`runtime::place`]).
 //!
-//! A change of a configuration is a [`Lesson`]: controllers look again at what it concerns.
+//! A change of a configuration is a [`Lesson`]: controllers reconcile the objects that it concerns.
 
 mod pool;
 mod scripts;
@@ -28,7 +29,7 @@ use runtime::{Change, Mirror};
 
 use crate::mirrors::Mirrors;
 
-/// Returns the interpreter of a process: what the mirrors teach comes before what is built in.
+/// Returns the interpreter of a process: configured rules from the mirrors come before built-in ones.
 pub(crate) fn interpreter(mirrors: &Mirrors, client: Client, features: &Features) -> Interpreter {
     let class = if features.enabled(features::RESOURCE_QUOTA_ESTIMATE) {
         PriorityClass::Needed
@@ -92,7 +93,8 @@ impl Lesson {
     }
 }
 
-/// Calls `told` when rules change. What the first lists show is not told: nobody has asked anything before they are complete.
+/// Calls `told` when rules change, but not for the first lists: no controller has used the interpreter before
+/// they are complete.
 pub(crate) fn on_lessons(mirrors: &Mirrors, told: impl Fn(&Lesson) + Send + Sync + 'static) {
     let told = Arc::new(told);
     let also = told.clone();

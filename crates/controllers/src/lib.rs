@@ -1,14 +1,16 @@
 //! Karmada's controllers: they keep the control plane and the members in step with what users wrote.
 //!
-//! They talk to a Kubernetes API through a `kube::Client` and know nothing of the server behind it. [`table::TABLE`] lists them all;
-//! each file is one controller of the shape that `runtime` gives: it observes, decides and applies. What several need to decide is
-//! in the pure crates (`propagation`, `scheduler`, `interpreter`).
+//! They talk to a Kubernetes API through a `kube::Client` and know nothing about the server behind it.
+//! [`table::TABLE`] lists them all; each file is one controller of the shape that `runtime` gives: it
+//! observes, decides and applies. Decisions that several controllers share are in the pure crates
+//! (`propagation`, `scheduler`, `interpreter`).
 //!
-//! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
-//! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work. `services` brings endpoints of Services from cluster to cluster, `failover` moves workloads away
-//! from clusters that have failed, `autoscaling` gives them as many replicas as they need. `cluster_api` joins the clusters
-//! that a management cluster of cluster-api provisions.
+//! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and
+//! collects their status. The member side (`members`) registers clusters, applies Works and reports the
+//! status of their objects. The two meet at the Work. `services` brings endpoints of Services from cluster to
+//! cluster, `failover` moves workloads away from clusters that have failed, `autoscaling` gives them as many
+//! replicas as they need. `cluster_api` joins the clusters that a management cluster of cluster-api
+//! provisions.
 
 pub mod autoscaling;
 mod cluster_api;
@@ -47,7 +49,7 @@ pub use table::AGENT;
 use table::{TABLE, Wire};
 pub use timing::Timing;
 
-/// What can be chosen on the command line.
+/// The options that can be set on the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// `--feature-gates`
@@ -61,8 +63,8 @@ pub struct Settings {
     pub failover: failover::Settings,
     /// The flags of autoscalers.
     pub autoscaling: autoscaling::Settings,
-    /// `--enable-cluster-resource-modeling`: whether nodes and pods of members are followed, and their sums told in the status
-    /// of Clusters.
+    /// `--enable-cluster-resource-modeling`: whether nodes and pods of members are watched, and summed up in
+    /// the status of Clusters.
     pub resource_modeling: bool,
 }
 
@@ -80,14 +82,14 @@ impl Default for Settings {
     }
 }
 
-/// What the controllers of a process get from it.
+/// What a process gives to its controllers.
 #[derive(Clone)]
 pub struct Context {
     /// Which features are on and what is not propagated.
     pub settings: Settings,
     /// The control plane.
     pub writer: Writer,
-    /// Looks after all tasks, and ends them.
+    /// Supervises all tasks, and stops them.
     pub supervisor: Supervisor,
     /// Connections to the members, shared by all controllers.
     pub members: Arc<Members>,
@@ -100,7 +102,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the context of controllers that are set up as if nothing was said on the command line.
+    /// Returns the context of controllers with the default of every flag.
     pub fn new(client: Client, supervisor: Supervisor) -> Self {
         Self {
             settings: Settings::default(),
@@ -123,12 +125,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Returns what these controllers go by when they interpret resources.
+    /// Returns the interpreter that these controllers use.
     pub fn interpreter(&self) -> &Interpreter {
         &self.interpreter
     }
 
-    /// Returns the members that are connected and whose Clusters are ready and stay, by name.
+    /// Returns, by name, the connected members whose Clusters are ready and not being deleted.
     pub fn ready(&self) -> Vec<Arc<Member>> {
         let mut ready: Vec<Arc<Member>> = self.members.all();
         ready.retain(|member| {
@@ -140,8 +142,8 @@ impl Fleet {
     }
 }
 
-/// Starts the selected controllers; they end when the supervisor is stopped. Returns the members they are connected to, if they
-/// are.
+/// Starts the selected controllers; they end when the supervisor is stopped. Returns the members that they
+/// are connected to, if any controller needs connections.
 pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     runtime::metrics::introduce();
     let chosen: Vec<_> = TABLE

@@ -1,14 +1,16 @@
-//! The member side: clusters, execution of Works, and what became of them.
+//! The member side: clusters, execution of Works, and the status of their objects.
 //!
-//! Two halves that meet at the connection to a member: `cluster` (registration, health, status) and `execution` (Works and the
-//! state of their objects). Both look after the clusters of this process ([`crate::MyClusters`]): all in push mode in the control
-//! plane, one in an agent. Nothing is polled, except the members' health, every `Timing::status_period`.
+//! Two halves that meet at the connection to a member: `cluster` (registration, health, status) and
+//! `execution` (Works and the state of their objects). Both handle the clusters of this process
+//! ([`crate::MyClusters`]): all in push mode in the control plane, one in an agent. Nothing is polled, except
+//! the members' health, every `Timing::status_period`.
 //!
-//! A member that is down costs nothing but its own in-flight slots: its Works are put aside until its Cluster is Ready
-//! again, and then taken up all at once.
+//! A member that is down uses only its own in-flight slots: its Works are set aside until its Cluster is
+//! Ready again, and then reconciled all at once.
 //!
-//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `heartbeat` an agent's sign of life · `cluster_status` with `readiness`,
-//! `enablements`, `summary` · `execution` with `removal`, the only place that deletes from members · `work_status`.
+//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `heartbeat` an
+//! agent's Lease · `cluster_status` with `readiness`, `enablements`, `summary` · `execution` with `removal`,
+//! the only place that deletes from members · `work_status`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
@@ -57,7 +59,7 @@ const CONNECTED: [&str; 8] = [
     "workStatus",
 ];
 
-/// Which controllers of this side run: what one reports along with its own writes, the other need not.
+/// Which controllers of this side run. If both run, one need not report what the other already reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Enabled {
     /// One of those that need connections to members.
@@ -73,7 +75,7 @@ pub(crate) struct Shared {
     pub(crate) kinds: Kinds,
     /// Services whose endpoints are collected.
     pub(crate) collection: Collection,
-    /// Clusters whose connection is to be looked at.
+    /// Clusters whose connection has to be checked.
     links: Arc<Queue<String>>,
     /// Clusters for the cluster controller.
     registrations: Arc<Queue<String>>,
@@ -83,9 +85,9 @@ pub(crate) struct Shared {
     reports: Arc<Queue<Key>>,
     /// When the status of a Work was last written.
     throttle: Throttle<Key>,
-    /// The status of a Work has two writers, which look and write one after the other.
+    /// The status of a Work has two writers; this lock makes them read and write one after the other.
     status_locks: KeyLocks<Key>,
-    /// Clusters whose status is to be looked at.
+    /// Clusters whose status has to be collected.
     looks: Arc<Queue<String>>,
 }
 
@@ -135,12 +137,12 @@ impl Shared {
         self.mirrors.clusters.get("", name)
     }
 
-    /// Returns a cluster that this process looks after.
+    /// Returns a cluster that this process is responsible for.
     pub(crate) fn my_cluster(&self, name: &str) -> Option<Arc<Cluster>> {
         self.cluster(name).filter(|cluster| self.mine.has(cluster))
     }
 
-    /// Takes up everything that is to run in a cluster.
+    /// Enqueues all Works of a cluster, and the Services whose endpoints are collected there.
     fn enqueue_works_of(&self, cluster: &str) {
         let space = api::names::execution_space(cluster);
         for key in self.mirrors.works.keys(|key| key.namespace == space) {
@@ -158,13 +160,13 @@ impl Shared {
         }
     }
 
-    /// Has Works looked at whose objects may be interpreted differently for these operations now.
+    /// Enqueues the Works whose objects may now be interpreted differently for these operations.
     fn on_lessons(self: &Arc<Self>, operations: &'static [Operation], queue: fn(&Self) -> &Arc<Queue<Key>>) {
         let shared = Arc::clone(self);
         on_lessons(&self.mirrors, move |lesson| {
             let lesson = lesson.clone();
             let shared_by_task = Arc::clone(&shared);
-            // Works lie packed in their mirror, and there are many: looking at all takes a while.
+            // The mirror keeps Works packed, and there are many of them: unpacking all takes a while.
             shared.supervisor.spawn(async move {
                 let shared = shared_by_task;
                 for key in shared.mirrors.works.keys(|_| true) {
@@ -179,7 +181,7 @@ impl Shared {
         });
     }
 
-    /// Says something about the template of a manifest; nothing if the manifest does not tell which it is.
+    /// Emits an event about the template of a manifest; none if the manifest does not name its template.
     fn say_of_template(
         &self,
         component: &'static str,
@@ -201,7 +203,7 @@ impl Shared {
 
 /// Returns the Work of a managed object in a member that has changed.
 fn work_of(change: &ObservedChange<'_>) -> Option<Key> {
-    // The old object tells whose it is: the new one may have lost its marks.
+    // The old object says which Work it belongs to: the new one may have lost its labels.
     let object = change.old.or(change.new)?;
     let (namespace, name) = (object.annotation(WORK_NAMESPACE)?, object.annotation(WORK_NAME)?);
     (namespace == api::names::execution_space(change.cluster)).then(|| Key::new(namespace, name))

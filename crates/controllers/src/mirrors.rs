@@ -1,7 +1,8 @@
-//! The control plane's collections that controllers look at: one watch and one copy for each, shared by all.
+//! The control plane's collections that controllers read: one watch and one copy of each, shared by all.
 //!
-//! A mirror is declared here, once. It is followed if a controller that runs says in its declaration that it watches it, and that
-//! controller starts once it is complete: what has not been seen yet must not look as if it did not exist.
+//! A mirror is declared here, once. It is started if the declaration of a running controller names it, and
+//! that controller starts once the mirror is complete: an object that has not been seen yet must not look as
+//! if it did not exist.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,12 +29,12 @@ use runtime::{Mirror, Supervisor, Witness};
 
 use crate::MyClusters;
 
-/// A collection and which part of it is followed.
+/// A collection and which part of it is watched.
 type Part<K> = (Api<K>, watcher::Config);
 
 macro_rules! mirrors {
     ($($(#[$doc:meta])* $watch:ident, $words:literal, $field:ident: $kind:ty = $mirror:expr, $part:expr;)*) => {
-        /// What a controller watches. What is not in `Mirrors` is looked after by whoever has it.
+        /// What a controller watches. The variants without a mirror in `Mirrors` are watched elsewhere.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Watch {
             $($(#[$doc])* $watch,)*
@@ -77,7 +78,8 @@ macro_rules! mirrors {
         }
 
         impl Mirrors {
-            /// Starts the watches. Everybody has subscribed by then: the first list is news to all.
+            /// Starts the watches. All controllers have subscribed by then, so that each of them gets the
+            /// first list.
             pub(crate) fn follow(
                 &self,
                 watches: &BTreeSet<Watch>,
@@ -91,17 +93,18 @@ macro_rules! mirrors {
                 })*
             }
 
-            /// Lets watches go on where they were cut if the witness vouches for the control plane.
+            /// Lets watches resume where they were cut if the witness confirms that the control plane was not
+            /// restored.
             pub(crate) fn rely_on(&self, witness: &Arc<dyn Witness>) {
                 $(self.$field.rely_on(witness.clone());)*
             }
 
-            /// The control plane has gone back: everything is listed anew.
+            /// Lists everything again, because the control plane was restored to an older state.
             pub(crate) fn went_back(&self) {
                 $(self.$field.went_back();)*
             }
 
-            /// Waits until these are known.
+            /// Waits until these mirrors are complete.
             pub(crate) async fn complete(&self, watches: &[Watch]) {
                 for watch in watches {
                     match watch {
@@ -116,9 +119,9 @@ macro_rules! mirrors {
 
 mirrors! {
     Clusters, "Cluster", clusters: Cluster = Mirror::default(), |client, mine| (Api::all(client), mine.clusters());
-    // There are many Works, each with whole manifests, and each is looked at a few times in its life.
+    // There are many Works, each with whole manifests, and each is read only a few times.
     Works, "Work", works: Work = Mirror::packed(), |client, mine| (mine.works(client), watcher::Config::default());
-    /// Execution namespaces and others of the system's own.
+    /// Execution namespaces and other namespaces of the system.
     SystemNamespaces, "execution namespaces", namespaces: Namespace = Mirror::default(), |client, _| {
         let label = format!("{}={}", api::labels::SYSTEM, api::labels::TRUE);
         (Api::all(client), watcher::Config::default().labels(&label))

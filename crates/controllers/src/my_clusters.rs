@@ -1,11 +1,11 @@
-//! Which clusters this process looks after: all in push mode, or, in an agent, one.
+//! Which clusters this process is responsible for: all in push mode, or, in an agent, one.
 
 use api::cluster::{Cluster, ClusterSyncMode};
 use api::work::Work;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
-/// Which clusters this process looks after.
+/// Which clusters this process is responsible for.
 #[derive(Clone, Default)]
 pub enum MyClusters {
     /// All clusters in push mode, reached by the Secrets that their Clusters name.
@@ -16,7 +16,7 @@ pub enum MyClusters {
 }
 
 impl MyClusters {
-    /// Returns whether a cluster is ours to look after.
+    /// Returns whether this process is responsible for a cluster.
     pub fn has(&self, cluster: &Cluster) -> bool {
         match self {
             Self::Push => cluster.spec.sync_mode == ClusterSyncMode::Push,

@@ -1,13 +1,14 @@
-//! The control-plane side: templates, policies, bindings, placements, Works, and status on its way back.
+//! The control-plane side: templates, policies, bindings, placements, Works, and the status that comes back.
 //!
 //! All controllers of this side share one set of mirrors (a watch and a copy per kind) and read nothing else. Each
 //! owns a queue of keys; changes in the mirrors push keys, workers reconcile them.
 //!
-//! Code map: `templates` finds and mirrors every kind · `mirrored` is how a template lies in the mirror ·
-//! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
-//! chooses clusters · `both` is what controllers of bindings share · `bindings` writes Works, `works` finds them again ·
-//! `removals` holds what would take too many away · `status` brings reports back · `namespaces`
-//! mirrors namespaces into all clusters · `quotas` are FederatedResourceQuotas · `unified_auth` lets the cluster proxy act in the name of its users.
+//! Code map: `templates` finds and mirrors every kind · `mirrored` is how the mirror stores a template ·
+//! `detector` and `policies` bind templates to policies · `dependencies` propagates what they need ·
+//! `scheduling` chooses clusters · `both` is what controllers of bindings share · `bindings` writes Works,
+//! `works` finds them again · `removals` holds removals when there are too many · `status` collects reports ·
+//! `namespaces` mirrors namespaces into all clusters · `quotas` are FederatedResourceQuotas · `unified_auth`
+//! lets the cluster proxy impersonate its users.
 
 pub(crate) mod agent_requests;
 pub(crate) mod bindings;
@@ -98,12 +99,13 @@ impl Plane {
         plane
     }
 
-    /// Returns who says whether evictions stand still. The first who asks has it begin to watch, which is before the mirrors do.
+    /// Returns the watcher that says whether evictions are halted. The first call starts it, which happens
+    /// before the mirrors start.
     pub(crate) fn halt(&self) -> &Arc<Halt> {
         self.halt.get_or_init(|| Halt::new(&self.environment))
     }
 
-    /// Waits until what is watched is known.
+    /// Waits until the watched mirrors are complete.
     pub(crate) async fn complete(&self, watches: &[Watch]) {
         self.mirrors.complete(watches).await;
         if watches.contains(&Watch::Templates) {
@@ -111,8 +113,8 @@ impl Plane {
         }
     }
 
-    /// Keeps the index of overrides in step with the policies. Wired first, so that everybody who is told of a change of
-    /// policies finds the index up to date.
+    /// Keeps the index of overrides in step with the policies. Registered first, so that every controller
+    /// that hears of a changed policy finds the index up to date.
     fn follow_overrides(self: &Arc<Self>) {
         let plane = Arc::clone(self);
         self.mirrors.override_policies.subscribe(move |change| {

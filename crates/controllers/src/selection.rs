@@ -45,7 +45,8 @@ impl Selection {
         TABLE.iter().all(|declaration| self.has(declaration) == (declaration.name == name))
     }
 
-    /// Returns whether a controller is chosen: the first item that names it counts, else `*` and its default.
+    /// Returns whether a controller is chosen: the first item that names it counts, otherwise `*` and its
+    /// default.
     pub fn has(&self, declaration: &Declaration) -> bool {
         let named = self.0.iter().find_map(|item| match item.strip_prefix('-') {
             Some(name) => (name == declaration.name).then_some(false),

@@ -1,4 +1,5 @@
-//! Services across clusters: endpoints are collected in the members that have them and brought to those that want them.
+//! Services across clusters: endpoints are collected from the members that provide them and sent to those
+//! that consume them.
 //!
 //! ```text
 //!   member m1                 control plane                                     member m2
@@ -9,11 +10,12 @@
 //! Two flavours share the collected Work: a ServiceExport in a member, and a MultiClusterService in the control plane. Each has
 //! its own labels and its own finalizer on it, and its own token in `endpointslice.karmada.io/managed-by`.
 //!
-//! Code map: `works` what these Works look like · `index` finds them by Service · `collection` writes the collected ones
-//! (`serviceExport`, `endpointsliceCollect`; of the member side, so that an agent runs them, too) · `imported` brings them into
-//! the control plane (`endpointSlice`), `import` derives a Service from a ServiceImport (`serviceImport`) · `multi_cluster` brings
-//! the Service of a MultiClusterService to its clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers
-//! (`endpointsliceDispatch`) · `ingress` lets traffic from outside in, in some clusters and for all (`multiClusterIngress`).
+//! Code map: `works` renders these Works · `index` finds them by Service · `collection` writes the collected
+//! ones (`serviceExport`, `endpointsliceCollect`; part of the member side, so that an agent runs them too) ·
+//! `imported` copies them into the control plane (`endpointSlice`), `import` derives a Service from a
+//! ServiceImport (`serviceImport`) · `multi_cluster` brings the Service of a MultiClusterService to its
+//! clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers (`endpointsliceDispatch`) ·
+//! `ingress` lets traffic from outside enter in some clusters and reach all (`multiClusterIngress`).
 
 pub(crate) mod collection;
 pub(crate) mod dispatch;
@@ -49,12 +51,12 @@ fn lacks_slices(cluster: &Cluster) -> bool {
     cluster.status.api_enablement(SLICE_API, SLICE) == APIEnablementStatus::Disabled
 }
 
-/// Returns whether a MultiClusterService is for us to carry out.
+/// Returns whether this controller handles a MultiClusterService.
 fn is_cross_cluster(service: &MultiClusterService) -> bool {
     service.spec.types.contains(&ExposureType::CrossCluster)
 }
 
-/// Returns the clusters that a list of a MultiClusterService means: an empty one means all.
+/// Returns the clusters that a list of a MultiClusterService selects: an empty list selects all.
 fn meant(listed: &[ClusterSelector], clusters: &[Arc<Cluster>]) -> BTreeSet<String> {
     if listed.is_empty() {
         return clusters.iter().filter_map(|cluster| cluster.metadata.name.clone()).collect();
@@ -62,8 +64,8 @@ fn meant(listed: &[ClusterSelector], clusters: &[Arc<Cluster>]) -> BTreeSet<Stri
     listed.iter().map(|cluster| cluster.name.clone()).collect()
 }
 
-/// Returns the clusters that can be given Works: their execution namespace is there. That of a cluster that has just joined comes a
-/// moment later than the Cluster, and its arrival brings up whoever waits for it.
+/// Returns the clusters that can get Works, because their execution namespace exists. When a cluster joins,
+/// its namespace appears a moment after the Cluster and enqueues the objects that wait for it.
 fn with_space(namespaces: &Mirror<Namespace>) -> BTreeSet<String> {
     let spaces = namespaces.all().into_iter().filter(|space| is_usable(space));
     spaces
@@ -78,7 +80,7 @@ fn is_usable(space: &Namespace) -> bool {
     space.metadata.deletion_timestamp.is_none()
 }
 
-/// Returns the cluster whose execution namespace has come or goes.
+/// Returns the cluster whose execution namespace was created or is being deleted.
 fn cluster_of_changed_space<'a>(change: &Change<'a, Namespace>) -> Option<&'a str> {
     let usable = |space: &Option<Arc<Namespace>>| space.as_deref().is_some_and(is_usable);
     let changed = usable(&change.old) != usable(&change.new);
@@ -94,13 +96,14 @@ fn concerned(services: &Mirror<MultiClusterService>, cluster: &str) -> Vec<Key> 
     concerned.map(|service| Key::of(service.as_ref())).collect()
 }
 
-/// What is told of one MultiClusterService at a time. Its lists may name any number of clusters, and each is an event.
+/// The most events about one MultiClusterService at a time. Its lists may name any number of clusters, each
+/// with its own event.
 const MOST_WARNINGS: usize = 20;
 
 /// A reason and a message, about one cluster.
 type Warning = (&'static str, String);
 
-/// Leaves so many warnings as somebody reads, and says how many there are beside them.
+/// Keeps a readable number of warnings, and says how many were left out.
 fn bound(warnings: &mut Vec<Warning>) {
     let more = warnings.len().saturating_sub(MOST_WARNINGS);
     if more > 0 {

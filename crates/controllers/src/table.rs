@@ -1,7 +1,8 @@
-//! All controllers: what runs, and what each is told and tells.
+//! The table of all controllers: which run, what each watches and writes.
 //!
 //! This one table drives which controllers start, what `--controllers` takes, the help text, the page
-//! `docs/reference/controllers.md` and the warnings about kinds that nobody acts on. Names are upstream's.
+//! `docs/reference/controllers.md` and the warnings about kinds that no controller acts on. Names are
+//! upstream's.
 
 use api::features::{self, Features, Gate};
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// Starts the workers of a controller whose subscriptions are made.
 pub(crate) type Start = Box<dyn FnOnce() + Send>;
 
-/// What a controller says about itself.
+/// The declaration of a controller.
 pub struct Declaration {
     /// Its name in `--controllers`.
     pub name: &'static str,
@@ -44,7 +45,7 @@ pub enum Wire {
     Members(fn(&Arc<Shared>) -> Start),
 }
 
-/// Every controller, in the order of upstream's list; last those that upstream cannot switch off.
+/// Every controller, in the order of upstream's list; those that upstream cannot switch off come last.
 pub const TABLE: &[Declaration] = &[
     Declaration {
         name: "cluster",
@@ -444,7 +445,7 @@ pub const TABLE: &[Declaration] = &[
     },
 ];
 
-/// The controllers of an agent, which looks after one cluster from inside of it.
+/// The controllers of an agent, which is responsible for one cluster and runs inside it.
 pub const AGENT: &[&str] =
     &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
 
@@ -459,7 +460,8 @@ impl Declaration {
 const OPTIONAL: &[(&str, &str, &str)] =
     &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
 
-/// Returns the controller that acts on a kind if it is off by default; nothing if the kind is acted on, or needs nobody.
+/// Returns the controller of a kind if that controller is off by default; nothing if the kind has an active
+/// controller or needs none.
 pub fn optional_for(group: &str, kind: &str) -> Option<&'static str> {
     OPTIONAL
         .iter()

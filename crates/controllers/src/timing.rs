@@ -1,8 +1,8 @@
-//! How often and how patiently clusters and quotas are looked at: upstream's flags and defaults.
+//! How often clusters and quotas are checked, and with which timeouts: upstream's flags and defaults.
 
 use std::time::Duration;
 
-/// How often and how patiently clusters and quotas are looked at.
+/// How often clusters and quotas are checked, and with which timeouts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
     /// `--cluster-status-update-frequency`
@@ -21,7 +21,7 @@ pub struct Timing {
     pub lease_duration: Duration,
     /// `--cluster-lease-renew-interval-fraction`: which part of that an agent waits between two renewals.
     pub lease_renew_fraction: f64,
-    /// `--federated-resource-quota-sync-period`: how often what quotas count is counted afresh.
+    /// `--federated-resource-quota-sync-period`: how often the usage of quotas is counted afresh.
     pub quota_sync_period: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns what is wrong with it, in the words of the flags.
+    /// Returns what is wrong with it, in terms of the flags.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("cluster-status-update-frequency", self.status_period),

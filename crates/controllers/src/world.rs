@@ -1,8 +1,10 @@
-//! A control plane for tests inside of this crate: a real API server, what controllers share, and a record of all requests.
+//! A control plane for tests inside this crate: a real API server, what controllers share, and a record of
+//! all requests.
 //!
-//! One server serves all tests of the binary; each test has a namespace and a prefix of its own. Mirrors do not follow the server:
-//! a test says what they know. So they can be behind, which is how conflicts and vanished objects come about. Behind the cluster
-//! proxy is the server itself, whatever the name of the cluster.
+//! One server serves all tests of the binary; each test has its own namespace and prefix. Mirrors do not
+//! watch the server: a test puts objects into them. So they can be out of date, which is how tests produce
+//! conflicts and vanished objects. Behind the cluster proxy is the server itself, whatever the name of the
+//! cluster.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -60,7 +62,7 @@ struct Call {
     body: Value,
 }
 
-/// All requests that were made, and those that are to fail.
+/// All requests that were made, and those that have to fail.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Recorded>>);
 
@@ -79,7 +81,7 @@ struct Refusal {
 }
 
 impl Calls {
-    /// Records a request; returns what it is to be answered if it does not get through.
+    /// Records a request; returns the answer to give if the request has to fail.
     fn see(&self, call: Call) -> Option<Value> {
         let mut recorded = self.0.lock();
         let fits = |refusal: &&mut Refusal| {
@@ -144,7 +146,7 @@ impl World {
         Self::make(settings, |_, _| MyClusters::Push).await
     }
 
-    /// A world whose cluster `m1` is looked after by this process alone, and is the server itself.
+    /// A world in which this process is responsible only for cluster `m1`, which is the server itself.
     pub(crate) async fn agent() -> Self {
         Self::agent_with(Settings::default()).await
     }
@@ -191,12 +193,12 @@ impl World {
         Api::all(SERVER.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
     }
 
-    /// Returns the objects of a kind, past the record.
+    /// Returns the objects of a kind, without recording the request.
     pub(crate) fn api<K: Stored>(&self, namespace: &str) -> Api<K> {
         runtime::Writer::new(SERVER.clone()).api(namespace)
     }
 
-    /// Creates an object on the server, its status as well, and tells nobody.
+    /// Creates an object with its status on the server, but not in the mirror.
     pub(crate) async fn create<K: Stored>(&self, object: Value) -> K {
         let status = object.get("status").cloned();
         let object: K = read(object);
@@ -212,7 +214,7 @@ impl World {
         }
     }
 
-    /// Creates an object, and the mirror knows it.
+    /// Creates an object on the server and in the mirror.
     pub(crate) async fn put<K: Stored>(&self, mirror: &Mirror<K>, object: Value) -> Arc<K> {
         let created = self.create::<K>(object).await;
         let key = Key::of(&created);
@@ -289,7 +291,7 @@ impl World {
         template
     }
 
-    /// Changes an object on the server; nobody is told.
+    /// Changes an object on the server, but not in the mirror.
     pub(crate) async fn patch<K: Stored>(&self, object: &K, patch: Value) -> K {
         let name = object.meta().name.as_deref().unwrap_or("");
         let api = self.api::<K>(object.meta().namespace.as_deref().unwrap_or(""));

@@ -1,8 +1,8 @@
-//! What it takes to reach a member, and the client made of it.
+//! The route to a member, and the client that uses it.
 //!
-//! Whoever looks into a member in the name of a caller asks [`Connection::of_caller`] for the way. A member in push mode is
-//! reached at its address. A member in pull mode is reached through the tunnel that its agent keeps open; nobody but this
-//! file knows the difference.
+//! Code that reaches a member under a caller's name gets the route from [`Connection::of_caller`]. A member
+//! in push mode is reached at its address. A member in pull mode is reached through the tunnel that its agent
+//! keeps open; only this file knows the difference.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ enum Way {
     },
 }
 
-/// In whose name requests go through a tunnel.
+/// The name under which requests go through a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     /// The caller's, as each request says.
@@ -51,8 +51,9 @@ enum Who {
     Plane,
 }
 
-/// Who the control plane is when it looks into a member through a tunnel. Its agent's account may take on that name, since it is bound to
-/// the role for the cluster proxy from the start; where credentials are at hand, they are an administrator's, too.
+/// The name of the control plane when it reaches a member through a tunnel. The agent's account may
+/// impersonate this name, since it is bound to the role for the cluster proxy from the start. Where the
+/// control plane has credentials of a member, those are also an administrator's.
 const PLANE: (&str, &str) = ("system:admin", "system:masters");
 
 /// Address and credentials of a member.
@@ -83,7 +84,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Reads the Secret that a Cluster names and puts the two together.
+    /// Reads the Secret that a Cluster names and combines the two.
     pub async fn read(control: &Client, cluster: &Cluster) -> Result<Self> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let Some(reference) = &cluster.spec.secret_ref else { return Err(Error::NoSecret { cluster: name }) };
@@ -94,7 +95,7 @@ impl Connection {
         Self::new(cluster, &secret)
     }
 
-    /// Puts a Cluster and its Secret together.
+    /// Combines a Cluster and its Secret.
     pub fn new(cluster: &Cluster, secret: &Secret) -> Result<Self> {
         let token = token(cluster, secret)?;
         Self::with(cluster, Some(secret), token)
@@ -145,9 +146,9 @@ impl Connection {
         Ok(Self::impersonator(cluster, own.as_ref(), &impersonator)?)
     }
 
-    /// Returns how the cluster proxy reaches a member: with the impersonator's token, which may do nothing but take on the
-    /// names of those who use the proxy. Without a Secret of its own, the member is trusted as this machine trusts
-    /// others; an agent's cluster has none.
+    /// Returns how the cluster proxy reaches a member: with the impersonator's token, which may only
+    /// impersonate the users of the proxy. Without a Secret of its own, the member is trusted as this machine
+    /// trusts others; an agent's cluster has none.
     pub fn impersonator(cluster: &Cluster, secret: Option<&Secret>, impersonator: &Secret) -> Result<Self> {
         let token = token(cluster, impersonator)?;
         Self::with(cluster, secret, token)
@@ -185,7 +186,7 @@ impl Connection {
         self
     }
 
-    /// Makes a client that hands on whatever it is answered. Nothing is sent yet.
+    /// Makes a client that passes on every answer without a limit. Nothing is sent yet.
     pub async fn client(&self) -> Result<Client> {
         self.client_with(None).await
     }
@@ -213,7 +214,7 @@ impl Connection {
     }
 }
 
-/// Has a request made under the name of the control plane.
+/// Makes a request under the name of the control plane.
 pub(crate) fn in_the_planes_name(mut request: Request<Body>) -> Request<Body> {
     let headers = request.headers_mut();
     headers.insert("impersonate-user", HeaderValue::from_static(PLANE.0));
@@ -249,7 +250,7 @@ impl Address {
             .await
             .map_err(|_| failed())?;
         config.connect_timeout = Some(std::time::Duration::from_secs(5));
-        // Retries are decided by whoever asks, per object, not inside the client.
+        // The caller decides about retries, per object, not the client.
         config.default_retry = false;
         let oldest = self.oldest_tls;
         let simple = self.proxy_headers.is_empty() && oldest == OldestTls::V1_2;

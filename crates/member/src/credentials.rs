@@ -1,6 +1,6 @@
-//! What a member gives to the control plane so that it can be reached: accounts, roles and tokens in the member, and
-//! Secrets in the control plane. `join` and the discovery of cluster-api's clusters report all of it; an agent as much
-//! as it is told to.
+//! What a member gives to the control plane so that it can be reached: accounts, roles and tokens in the
+//! member, and Secrets in the control plane. `join` and the discovery of cluster-api's clusters report all of
+//! it; an agent reports as much as its flags say.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,8 @@ impl Error {
         Self::Api { doing: doing.into(), source }
     }
 
-    /// Returns the error and its cause in one line that is never long: the cause may be the words of a foreign cluster.
+    /// Returns the error and its cause in one line of bounded length, because the cause may come from a
+    /// foreign cluster.
     pub fn brief(&self) -> String {
         let cause = match self {
             Self::Api { source: kube::Error::Api(status), .. } => status.message.clone(),
@@ -74,7 +75,7 @@ impl Error {
     }
 }
 
-/// Returns the innermost cause of an error: of a connection that failed, it says why.
+/// Returns the innermost cause of an error, which says why a connection failed.
 fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -95,7 +96,7 @@ pub struct Reported {
 impl Reported {
     /// All of them, as a member in push mode gives them.
     pub const ALL: Self = Self { credentials: true, impersonator: true };
-    /// None at all: nobody reaches in.
+    /// None at all: the control plane cannot reach the member.
     pub const NONE: Self = Self { credentials: false, impersonator: false };
 }
 
@@ -265,8 +266,8 @@ impl Credentials {
     }
 }
 
-/// Makes a Secret have this data and nothing else. One of this name that is not the system's is left alone: it is
-/// somebody's.
+/// Writes a Secret with exactly this data. An existing Secret of this name that does not belong to the system
+/// is left alone.
 async fn put_secret(
     secrets: &Api<Secret>,
     namespace: &str,

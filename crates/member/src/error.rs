@@ -1,4 +1,5 @@
-//! Why a member could not be reached or refused. Messages are deterministic: they end up in conditions.
+//! Why a member could not be reached, or why it refused a request. Messages are deterministic, because they
+//! end up in conditions.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Takes an answer of the API apart; everything else is a failure to reach it.
+    /// Converts an error answer of the API; everything else is a failure to reach it.
     pub fn of(cluster: &str, error: kube::Error) -> Self {
         if let Some(found) = TooLarge::within(&error) {
             return Self::TooLarge(found.clone());
@@ -64,13 +65,13 @@ impl Error {
 
     /// Returns whether a creation was refused for a reason that says nothing about whether the object exists.
     ///
-    /// Credentials that are not accepted would not be for a look either, a member that is busy is left in peace, and
-    /// where the namespace or the kind does not exist there is nothing to look at.
+    /// It is false where reading the object would not help: the credentials are not accepted, the member is
+    /// busy, or the namespace or the kind does not exist.
     pub fn may_hide_existing(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if !matches!(code, 401 | 404 | 409 | 429))
     }
 
-    /// Returns whether somebody else changed the object meanwhile.
+    /// Returns whether another writer changed the object meanwhile.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason != "AlreadyExists")
     }

@@ -1,4 +1,4 @@
-//! Asks a member how it feels.
+//! Checks the health of a member.
 
 use kube::Client;
 

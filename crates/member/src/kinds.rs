@@ -1,4 +1,4 @@
-//! Which resource (plural, scope) stands for a kind.
+//! Finds the resource (plural, scope) of a kind.
 //!
 //! As in Karmada the control plane's discovery decides, so that a kind means the same in every member; only when the
 //! control plane does not know a kind (its definition was removed before the last Work) the member is asked.
@@ -26,7 +26,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Returns how a kind is addressed. What was found once is remembered; what was not is asked for again.
+    /// Returns how a kind is addressed. Found kinds are cached; missing ones are looked up again.
     pub async fn resolve(
         &self,
         control: &Client,

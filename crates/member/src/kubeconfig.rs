@@ -1,9 +1,9 @@
-//! A kubeconfig that somebody else wrote, such as one in a Secret of another cluster.
+//! Reads an untrusted kubeconfig, such as one in a Secret of another cluster.
 //!
-//! A kubeconfig may name programs to run and files to read; whoever writes one for this process would have both done here. So
-//! the text is never handed to the client library. What can be carried in the text itself (an address, certificates, a key,
-//! a token, a password) is copied field by field out of the one entry that the current context names; a field that
-//! means anything else is refused by its name.
+//! A kubeconfig may name programs to run and files to read; its author could make this process do both. So
+//! the text is never handed to the client library. What can be carried in the text itself (an address,
+//! certificates, a key, a token, a password) is copied field by field out of the one entry that the current
+//! context names; a field that means anything else is refused by its name.
 //!
 //! In: bytes. Out: [`Access`], from which a client can be made. Reads no file, runs nothing, and no error quotes what
 //! may be secret.
@@ -30,11 +30,11 @@ const OF_CLUSTER: [&str; 4] =
     ["server", "certificate-authority-data", "insecure-skip-tls-verify", "proxy-url"];
 /// What is taken over from a user's entry.
 const OF_USER: [&str; 5] = ["client-certificate-data", "client-key-data", "token", "username", "password"];
-/// What means nothing to us.
+/// Fields that are ignored.
 const PASSED_OVER: [&str; 2] = ["extensions", "disable-compression"];
-/// What would run a program here.
+/// Fields that would run a program here.
 const PROGRAMS: [&str; 2] = ["exec", "auth-provider"];
-/// What would read a file here.
+/// Fields that would read a file here.
 const FILES: [&str; 4] = ["certificate-authority", "client-certificate", "client-key", "tokenFile"];
 
 /// Why a kubeconfig is not used. The messages never quote the text.
@@ -58,7 +58,7 @@ pub enum Refused {
     Server,
 }
 
-/// The way into a cluster that a kubeconfig names.
+/// The address and credentials that a kubeconfig names.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Access {
     server: String,
@@ -117,7 +117,7 @@ impl Access {
             .await
             .map_err(|_| failed())?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // Retries are decided by whoever asks, not inside the client.
+        // The caller decides about retries, not the client.
         config.default_retry = false;
         Ok(config)
     }
@@ -141,7 +141,7 @@ fn entry<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Option<&
     found.get(key)?.as_object()
 }
 
-/// Returns the fields that are taken over. What is empty is as good as missing.
+/// Returns the fields that are taken over. An empty field counts as missing.
 fn taken(entry: &Map<String, Value>, wanted: &[&str]) -> std::result::Result<Map<String, Value>, Refused> {
     let mut fields = Map::new();
     for (key, value) in entry {

@@ -1,8 +1,8 @@
 //! Clients whose dead connections are noticed.
 //!
-//! Watches are silent for minutes, and a link that is down tells nobody: without further ado the kernel sends again for a quarter of
-//! an hour before it gives up. These clients have it ask the other side whenever a connection is silent, and give up early, so that
-//! whoever waits hears of it and comes back over a new connection.
+//! Watches are silent for minutes, and a broken link gives no signal: by default the kernel retransmits for a
+//! quarter of an hour before it gives up. These clients make the kernel probe a silent connection and give up
+//! early, so that the caller gets an error and opens a new connection.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::limit::LimitLayer;
 use crate::proxied::stack;
 use crate::tls::OldestTls;
 
-/// How long a connection is silent before the other side is asked, and how long until it is asked again.
+/// How long a connection may be silent before the other side is probed, and the time between two probes.
 const SILENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long the other side may leave unanswered what it was sent.
+/// How long sent data may stay unacknowledged.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes a client that notices within half a minute that a connection is dead. Through a proxy, the connection to the proxy is what
@@ -57,7 +57,7 @@ pub(crate) fn client(
     stack(config, connect, limits)
 }
 
-/// Makes connections whose death is noticed.
+/// Makes connections that fail soon after the link breaks.
 pub(crate) fn connector() -> HttpConnector {
     let mut plain = HttpConnector::new();
     plain.enforce_http(false);

@@ -1,9 +1,10 @@
 //! Connections to member clusters: clients, caches, health.
 //!
-//! In: Cluster objects and the Secrets they name. Out: one [`Member`] per cluster, with a client, an in-flight limit of
-//! its own (a slow cluster delays nobody else), caches of the objects we manage there, and requests whose errors say
-//! what they mean. Decides nothing about what belongs into a member. How a cluster becomes a member is here as well:
-//! [`registration`], with what it gives to the control plane ([`credentials`]).
+//! In: Cluster objects and the Secrets they name. Out: one [`Member`] per cluster, with a client, an
+//! in-flight limit of its own (a slow cluster does not delay others), caches of the objects we manage there,
+//! and requests with meaningful errors. It does not decide what belongs in a member. It also registers
+//! clusters as members: [`registration`], with the credentials that they give to the control plane
+//! ([`credentials`]).
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 

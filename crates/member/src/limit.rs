@@ -1,9 +1,9 @@
-//! How much a member may answer.
+//! Limits the size of a member's answers.
 //!
-//! Members are other people's clusters; one that is hostile, or broken, must not take the control plane's memory. Every
-//! client of a [`Member`](crate::Member) counts what comes in, after decompression: one answer has a limit, one line of a
-//! watch has a limit, and so has everything that one member has under way at the same time. What is kept of a member is
-//! limited by a [`Budget`].
+//! Members are other people's clusters; one that is hostile, or broken, must not take the control plane's
+//! memory. Every client of a [`Member`](crate::Member) counts what comes in, after decompression: one answer
+//! has a limit, one line of a watch has a limit, and so has everything that is being read from one member at
+//! the same time. What is kept of a member is limited by a [`Budget`].
 
 use std::pin::Pin;
 use std::sync::Arc;

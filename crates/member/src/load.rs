@@ -1,4 +1,4 @@
-//! What a member's nodes offer and its pods ask for, kept by two watches, in a few words per object.
+//! What a member's nodes offer and its pods request, kept by two watches, in a few bytes per object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use runtime::Mirror;
 use runtime::room::Budget;
 
-/// What counts of a node.
+/// The relevant part of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRecord {
     pub ready: bool,
@@ -23,12 +23,12 @@ pub struct NodeRecord {
     pub unschedulable: bool,
 }
 
-/// What counts of a pod.
+/// The relevant part of a pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodRecord {
     /// The node it was given to; empty while it waits.
     pub node: String,
-    /// Succeeded or failed: it needs nothing any more.
+    /// Succeeded or failed: it needs no resources any more.
     pub finished: bool,
     pub containers: Vec<BTreeMap<String, Quantity>>,
     pub init_containers: Vec<BTreeMap<String, Quantity>>,
@@ -43,7 +43,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns one that keeps no more than there is room for.
+    /// Returns an empty one that keeps no more than the budget allows.
     pub(crate) fn within(cluster: &str, budget: &Arc<Budget>) -> Self {
         Self {
             nodes: Mirror::default().within(cluster, budget.clone()),
@@ -69,7 +69,7 @@ impl Load {
         );
     }
 
-    /// Waits until both are known; returns whether they came in time.
+    /// Waits until both are complete; returns whether that happened in time.
     pub async fn wait(&self, at_most: Duration) -> bool {
         let (nodes, pods) = tokio::join!(self.nodes.wait(at_most), self.pods.wait(at_most));
         nodes && pods

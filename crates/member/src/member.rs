@@ -1,7 +1,7 @@
 //! One member: its client, its in-flight limit, the copies of what we manage there, and requests for objects of any
 //! kind.
 //!
-//! Reads and writes carry a deadline, so that a frozen member costs one in-flight slot of its own and nothing else.
+//! Reads and writes carry a deadline, so that a frozen member only occupies its own in-flight slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -29,8 +29,8 @@ use crate::{Connection, Error, Kind, Load, ObservedChange, Observer, Result};
 /// As long as Karmada gives a member.
 const DEADLINE: Duration = Duration::from_secs(32);
 
-/// Objects that are worked on in one member at once. API servers take a few hundred requests in flight from all their
-/// clients; a tenth of that keeps the pipe full without crowding others out.
+/// How many objects are processed in one member at once. API servers take a few hundred requests in flight
+/// from all their clients; a tenth of that keeps the pipe full without crowding others out.
 const IN_FLIGHT: usize = 32;
 
 /// A member cluster.
@@ -44,9 +44,9 @@ pub struct Member {
     supervisor: Supervisor,
     copies: Mutex<HashMap<Watched, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
-    /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
-    /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
-    /// a copy: what leaves the copy leaves this, too.
+    /// What we last wrote: a fingerprint of the wish and the resource version it led to. If the member's
+    /// defaults make an object differ from the wish for ever, this shows that there is nothing to do. Only
+    /// for objects that are in a copy: an entry is dropped when its object leaves the copy.
     written: Arc<Mutex<Written>>,
     /// What all copies together may hold.
     budget: Arc<Budget>,
@@ -86,7 +86,7 @@ impl Selection {
 pub(crate) enum Way {
     /// By what its Cluster and its Secret say.
     Secret(Box<Connection>),
-    /// By a client that this process has anyway.
+    /// By a client that this process already has.
     Own,
 }
 
@@ -135,7 +135,7 @@ impl Member {
         &self.client
     }
 
-    /// Cancelled when the member has left or is reached in another way now.
+    /// Cancelled when the member has left or has a new connection.
     pub fn stopped(&self) -> &CancellationToken {
         &self.stop
     }
@@ -228,7 +228,7 @@ impl Member {
             .clone()
     }
 
-    /// Begins all watches anew: the member answers again.
+    /// Restarts all watches, because the member answers again.
     pub fn revive(&self) {
         for copy in self.copies.lock().values() {
             copy.revive();
@@ -239,10 +239,11 @@ impl Member {
         }
     }
 
-    /// Looks whether the member's revisions have gone back, as after a restore from a backup, and lists anew what they
-    /// concern. An API server may accept a watch from a revision that it has not reached, and then it tells nothing.
+    /// Checks whether the member's revisions have gone back, as after a restore from a backup, and lists the
+    /// kinds concerned again. An API server may accept a watch from a revision that it has not reached, and
+    /// then it sends nothing.
     ///
-    /// Kinds may lie in stores of their own, so that only a kind itself says for sure how far it is.
+    /// Kinds may be in separate stores, so only a list of the kind itself shows its revision for sure.
     pub async fn notice_restore(&self) -> Result<()> {
         let now = self.revision_of("/api/v1/namespaces", "").await?;
         let mut suspects: Vec<(Watched, Arc<Mirror<Value>>)> = {
@@ -252,7 +253,7 @@ impl Member {
         suspects.retain(|(_, copy)| copy.is_synced() && copy.newest() > now);
         let mut restored = false;
         for ((kind, selection), copy) in suspects {
-            // Asked before the member is: what is told meanwhile does not count.
+            // Read before the member is asked: events that arrive meanwhile do not count.
             let known = copy.newest();
             let path = DynamicObject::url_path(&kind.resource, None);
             if self.revision_of(&path, &selection.selector()).await? < known {
@@ -303,7 +304,7 @@ impl Member {
         Ok(self.remember(kind, key, updated))
     }
 
-    /// Deletes exactly the object with this UID. Whether it may be deleted is for the caller to know.
+    /// Deletes exactly the object with this UID. The caller decides whether it may be deleted.
     pub async fn delete(&self, kind: &Kind, key: &Key, uid: &str) -> Result<()> {
         let parameters = DeleteParams {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
@@ -321,7 +322,7 @@ impl Member {
     /// Notes that a wish, given by its fingerprint, led to a resource version.
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
         let mut written = self.written.lock();
-        // Asked under the lock: an object that leaves the copy right now takes this note with it.
+        // Checked under the lock: an object that leaves the copy right now drops this note too.
         let copied = self.managed_copy(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
         if !copied {
             return;
@@ -374,8 +375,8 @@ impl Member {
     }
 }
 
-/// What is read of a list whose revision is wanted. Its items are passed over: a member may send many that are tiny, which take up far
-/// more memory than their text.
+/// What is read of a list whose revision is wanted. Its items are skipped: a member may send many tiny ones,
+/// which would take far more memory than their text.
 #[derive(Debug, Deserialize)]
 struct Revised {
     #[serde(default)]
@@ -399,7 +400,7 @@ fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {
     }
 }
 
-/// Field ownership is often half of an object and nobody here asks for it.
+/// Field ownership is often half of an object, and no controller reads it.
 fn slim(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
@@ -416,7 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_written_is_forgotten_with_the_object() {
-        // Nobody listens there: only what we write ourselves comes into the copy.
+        // No server listens there, so only our own writes get into the copy.
         let cluster = serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push",
             "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));
         let secret = serde_json::from_value(json!({"data": {"token": "dA=="}}));

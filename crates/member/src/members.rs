@@ -25,16 +25,17 @@ pub struct ObservedChange<'a> {
 /// Told of every change of a watched object in a member. Must be quick: the watch waits for it.
 pub type Observer = Arc<dyn Fn(&ObservedChange<'_>) + Send + Sync>;
 
-/// Everybody who is told of changes in members.
+/// The subscribers to changes in members.
 #[derive(Default)]
 pub(crate) struct Observers {
     /// Of managed objects.
     pub(crate) managed: RwLock<Vec<Observer>>,
-    /// Of what is in all other copies.
+    /// Of objects in all other copies.
     pub(crate) others: RwLock<Vec<Observer>>,
 }
 
-/// Puts something between this process and a member: given its name and the client that reaches it, returns the client to use.
+/// Wraps the connection to a member: given its name and the client that reaches it, returns the client to
+/// use.
 pub type Between = Arc<dyn Fn(&str, Client) -> Client + Send + Sync>;
 
 /// The members by name.
@@ -42,7 +43,7 @@ pub type Between = Arc<dyn Fn(&str, Client) -> Client + Send + Sync>;
 pub struct Members {
     members: RwLock<HashMap<String, Arc<Member>>>,
     observers: Arc<Observers>,
-    /// Looks after the watches.
+    /// Supervises the watches.
     supervisor: Supervisor,
     /// Between this process and its members, for rehearsals.
     between: Option<Between>,
@@ -55,22 +56,22 @@ impl std::fmt::Debug for Members {
 }
 
 impl Members {
-    /// Returns no members yet; the watches of those that come are looked after by `supervisor`.
+    /// Returns an empty set; `supervisor` runs the watches of members that are added.
     pub fn new(supervisor: Supervisor) -> Self {
         Self { supervisor, ..Self::default() }
     }
 
-    /// As [`new`](Self::new), with something between this process and every member.
+    /// As [`new`](Self::new), with a wrapper around the connection to every member.
     pub fn behind(supervisor: Supervisor, between: Between) -> Self {
         Self { supervisor, between: Some(between), ..Self::default() }
     }
 
-    /// Adds somebody who is told of changes of managed objects in members.
+    /// Adds a subscriber to changes of managed objects in members.
     pub fn observe(&self, observer: Observer) {
         self.observers.managed.write().push(observer);
     }
 
-    /// Adds somebody who is told of changes in the copies that do not have managed objects alone.
+    /// Adds a subscriber to changes in the copies that also have unmanaged objects.
     pub fn observe_others(&self, observer: Observer) {
         self.observers.others.write().push(observer);
     }
@@ -103,7 +104,8 @@ impl Members {
         Ok(self.insert(name, client, Way::Secret(Box::new(connection))))
     }
 
-    /// Takes a member that is reached by a client of this process, as an agent reaches its own cluster: no Secret is needed.
+    /// Adds a member that is reached by a client of this process, as an agent reaches its own cluster: no
+    /// Secret is needed.
     pub fn adopt(&self, name: &str, client: &Client) -> (Arc<Member>, bool) {
         match self.get(name) {
             Some(member) => (member, false),
@@ -116,7 +118,7 @@ impl Members {
         let member = Arc::new(Member::new(name.clone(), client, way, observers, self.supervisor.clone()));
         let replaced = {
             let mut members = self.members.write();
-            // Somebody else was quicker: one connection is enough.
+            // Another task was faster: one connection is enough.
             if let Some(other) = members.get(&name).filter(|other| other.way == member.way) {
                 return (other.clone(), false);
             }

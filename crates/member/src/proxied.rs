@@ -1,9 +1,9 @@
-//! Clients whose connections go through a proxy, where the client library does not do: it knows nothing of what a proxy wants to be told
-//! (`spec.proxyHeader` of a Cluster), nor of the oldest version of TLS.
+//! Clients that connect through a proxy, for cases that the client library does not support: headers for the
+//! proxy (`spec.proxyHeader` of a Cluster) and a minimum version of TLS.
 //!
-//! The headers go to the proxy with each request for a
-//! connection, never to the member. A value is a list, separated by commas, of which every part becomes a header of
-//! its own, as upstream. A SOCKS proxy has no headers; for one they mean nothing.
+//! The headers go to the proxy with each request for a connection, never to the member. A value is a list,
+//! separated by commas, of which every part becomes a header of its own, as upstream. A SOCKS proxy has no
+//! headers, so they are ignored there.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(crate) fn client(
     }
 }
 
-/// Puts on top of a connector what every client needs: the address of the member, and our token.
+/// Adds to a connector what every client needs: the address of the member, and our token.
 pub(crate) fn stack<C>(
     config: &Config,
     connector: C,
@@ -70,7 +70,7 @@ where
     })
 }
 
-/// Headers that are none are left out: the API server has accepted them, and the others may still do.
+/// Invalid headers are left out: the API server has accepted them, and the others may still work.
 fn read(given: &BTreeMap<String, String>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, values) in given {

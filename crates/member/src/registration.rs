@@ -1,5 +1,6 @@
-//! How a cluster in push mode becomes a member: who it is, whether it is known already, and its entry in the control
-//! plane. `join` does this for a person, the discovery of cluster-api's clusters for a management cluster.
+//! Registers a cluster in push mode as a member: finds its identity, checks whether it is already known, and
+//! writes its Cluster object. `join` does this for a user, the discovery of cluster-api's clusters for a
+//! management cluster.
 //!
 //! What exists already is left as it is, so that a registration that was interrupted can simply be repeated.
 
@@ -13,8 +14,8 @@ use serde_json::json;
 
 use crate::credentials::{Credentials, Error, Result, ensure, system};
 
-/// Returns what tells a cluster from all others: the UID of a namespace that lives as long as it does. `name` is what the
-/// cluster is called in errors.
+/// Returns the identity of a cluster: the UID of a namespace that lives as long as the cluster. Errors call
+/// the cluster `name`.
 pub async fn id_of(cluster: &Client, name: &str) -> Result<String> {
     let namespace =
         Api::<Namespace>::all(cluster.clone()).get(NAMESPACE_KUBE_SYSTEM).await.map_err(|source| {
@@ -64,8 +65,9 @@ pub fn push(id: String, config: &Config) -> ClusterSpec {
     }
 }
 
-/// Writes a Cluster into the control plane, with the credentials that reach it in Secrets of `namespace`; returns it as
-/// it was written. Its name is set, and its specification says everything but where the credentials are.
+/// Writes a Cluster into the control plane, with the credentials that reach it in Secrets of `namespace`;
+/// returns it as it was written. The caller has set its name and its whole specification, except where the
+/// credentials are.
 pub async fn enter(
     control: &Client,
     credentials: &Credentials,

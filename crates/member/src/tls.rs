@@ -1,7 +1,8 @@
-//! The oldest version of TLS that a member is spoken to in.
+//! The minimum version of TLS for connections to members.
 //!
-//! The client library makes the connections, and has TLS 1.2 pass. Where more is asked for, each connection is looked at when it is
-//! made, and given up if it is older; nothing has been sent on it then, neither a token nor a request.
+//! The client library makes the connections and accepts TLS 1.2. If a newer version is required, each new
+//! connection is checked and closed if its version is older; by then nothing has been sent on it, neither a
+//! token nor a request.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +12,7 @@ use hyper_rustls::MaybeHttpsStream;
 use rustls::ProtocolVersion;
 use tower::{BoxError, Service};
 
-/// The oldest version of TLS that is spoken.
+/// The minimum version of TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OldestTls {
     #[default]
@@ -31,7 +32,7 @@ impl std::str::FromStr for OldestTls {
     }
 }
 
-/// A member speaks nothing but an older version.
+/// A member supports only an older version.
 #[derive(Debug, thiserror::Error)]
 #[error("the member does not speak TLS 1.3")]
 pub struct TooOld;

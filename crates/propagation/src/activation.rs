@@ -34,7 +34,8 @@ pub fn changed_by_karmada(old: &Value, new: &Value) -> bool {
     unmarked(old) == unmarked(new)
 }
 
-/// Returns what counts of a template: all but its status and what the server keeps for itself.
+/// Returns the relevant part of a template: everything but its status and the fields that the server
+/// maintains.
 pub fn essence(object: &Value) -> Map<String, Value> {
     let mut object = object.as_object().cloned().unwrap_or_default();
     object.remove("status");

@@ -1,4 +1,4 @@
-//! Who manages a template: marks on the template and on its binding.
+//! Records which policy manages a template: labels and annotations on the template and on its binding.
 //!
 //! The permanent id identifies a policy through its whole life (a label, hence indexable); name and namespace
 //! are annotations, because a policy's name may be longer than a label value can be.

@@ -1,7 +1,7 @@
-//! What to write into a member cluster, given what is desired and what is there.
+//! Decides what to write into a member cluster, given the desired and the existing object.
 //!
-//! The member owns parts of every object: what its controllers add, its own marks and allocations. Those are
-//! taken over before anything is compared or written, so that nobody undoes anybody's work.
+//! The member owns parts of every object: what its controllers add, its own labels and allocations. Those are
+//! taken over before anything is compared or written, so that neither side undoes the other's changes.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub enum Decision {
     Keep,
     /// Put this in its place; the resource version is the observed one.
     Update(Value),
-    /// It belongs to someone else and nobody allowed us to take it over.
+    /// It belongs to someone else, and the policy does not allow us to take it over.
     Foreign,
 }
 
@@ -79,7 +79,7 @@ pub async fn upstream_repeats(desired: &Value, observed: &Value, interpreter: &I
         return Ok(true);
     }
     retain_generic(&mut present, observed);
-    // Of a ServiceAccount upstream sets lists that nobody has filled, and does not take them for absent ones.
+    // Upstream sets empty lists of a ServiceAccount, and does not treat them as absent.
     let emptied = |field| wanted.get(field).is_some_and(Value::is_null) && present.get(field).is_none();
     let account =
         desired.kind() == "ServiceAccount" && ["secrets", "imagePullSecrets"].into_iter().any(emptied);
@@ -181,7 +181,7 @@ pub fn drifted(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Takes our marks off a manifest whose object stays in the member after we let go of it.
+/// Removes our labels and annotations from a manifest whose object stays in the member after we release it.
 pub fn release(manifest: &mut Value) {
     let (label, annotations): (&str, &[&str]) = if manifest.namespace().is_empty() {
         (CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, &[CLUSTER_PROPAGATION_POLICY_NAME])
@@ -192,7 +192,8 @@ pub fn release(manifest: &mut Value) {
     for key in annotations {
         manifest.remove_annotation(key);
     }
-    // Marks of either scope go: those of the other are leftovers that nobody would ever clean up.
+    // Labels of both scopes are removed: those of the other scope are leftovers that nothing else would clean
+    // up.
     for key in [
         RESOURCE_BINDING_PERMANENT_ID,
         CLUSTER_RESOURCE_BINDING_PERMANENT_ID,

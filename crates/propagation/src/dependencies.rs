@@ -105,7 +105,7 @@ pub fn is_orphan(
     Ok(true)
 }
 
-/// Returns the binding that brings `object` along with `independent`.
+/// Returns the binding that propagates `object` together with `independent`.
 pub fn build_attached(independent: &ResourceBinding, object: &Value) -> ResourceBinding {
     let (label, id) = attached_selector(independent);
     ResourceBinding {
@@ -258,7 +258,7 @@ pub fn detach<'a>(
     Ok(*attached != before)
 }
 
-/// Finds the bindings that depend on an object without looking at all of them.
+/// Finds the bindings that depend on an object without a scan of all bindings.
 ///
 /// References by name are filed under the object, references by selector under the kind and namespace.
 #[derive(Debug, Clone, Default)]
@@ -271,7 +271,7 @@ pub struct DependencyIndex {
 type ReferenceKey = (String, String, String, String);
 
 impl DependencyIndex {
-    /// Files what a binding depends on, replacing what was known of it.
+    /// Records what a binding depends on, replacing the earlier record.
     pub fn insert(&mut self, binding: &ResourceBinding) -> Result<()> {
         let (namespace, name) = names(&binding.metadata);
         self.remove(namespace, name);

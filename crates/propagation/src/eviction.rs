@@ -1,4 +1,4 @@
-//! Taking a workload out of a cluster: the task that says so, and the state that goes with it.
+//! Evicts a workload from a cluster: the eviction task, and the preserved state.
 //!
 //! An eviction removes the cluster from `spec.clusters` and adds a task to `spec.gracefulEvictionTasks`. The scheduler finds a
 //! replacement; until the task is gone the old copy stays, unless it is to be purged directly.

@@ -176,7 +176,7 @@ pub enum Choice {
     ClusterPolicy(Arc<ClusterPropagationPolicy>),
 }
 
-/// Returns the policy for a template that nobody claimed yet: a PropagationPolicy of its namespace beats any
+/// Returns the policy for an unclaimed template: a PropagationPolicy of its namespace beats any
 /// ClusterPropagationPolicy, whatever their priorities.
 pub fn choose(
     policies: &PolicyIndex<PropagationPolicy>,
@@ -197,7 +197,7 @@ pub enum Preemption {
     Take,
     /// The policy does not preempt at all.
     NotAsked,
-    /// Nobody holds the template; ordinary matching will find it.
+    /// No policy has claimed the template; ordinary matching will find it.
     Unclaimed,
     /// The policy holds the template already.
     Own,

@@ -1,5 +1,5 @@
-//! What policies pass over: kinds of the control plane itself, and namespaces that are nobody's workload. What a template
-//! depends on is brought along with it nevertheless, as upstream.
+//! What policies skip: kinds of the control plane itself, and system namespaces. Dependencies of a template
+//! are propagated with it all the same, as upstream.
 
 use api::constants::{
     EXTENSION_APISERVER_AUTHENTICATION, NAMESPACE_KUBE_SYSTEM, SKIPPED_API_GROUPS, SKIPPED_API_VERSIONS,
@@ -20,11 +20,11 @@ pub struct SkipRules {
     namespaces: Vec<Regex>,
 }
 
-/// Namespaces whose objects are nobody's workload, unless told otherwise.
+/// Namespaces whose objects are not propagated by default.
 pub const SKIPPED_NAMESPACES: &str = "kube-.*";
 
 impl SkipRules {
-    /// Returns the rules that hold unless told otherwise.
+    /// Returns the default rules.
     pub fn with_defaults() -> Self {
         Self::new("", [SKIPPED_NAMESPACES]).expect("the built-in rules are valid")
     }

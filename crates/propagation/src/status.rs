@@ -30,8 +30,8 @@ pub struct Reports {
 /// Sums up what Works report about the object: one Work for each cluster, the one that has the name that we give it if there
 /// are several. Works that are being deleted no longer count.
 ///
-/// An agent writes Works of its own cluster, with any label. One that does not fit is passed over: it must not hold up what the
-/// other clusters report.
+/// An agent writes Works of its own cluster, with any label. One that does not fit is ignored: it must not
+/// block what the other clusters report.
 pub fn aggregate<'a>(works: impl IntoIterator<Item = &'a Work>, object: &ObjectReference) -> Reports {
     let ours = api::names::work(&object.kind, &object.name, &object.namespace);
     let rank = |work: &Work| (work.metadata.name.as_deref() != Some(&ours), work.metadata.name.clone());

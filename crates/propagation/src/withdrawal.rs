@@ -1,9 +1,10 @@
-//! Which copies of an object are taken out of their clusters, and when that stops.
+//! Decides which copies of an object are removed from their clusters, and when removals are held.
 //!
-//! A copy that its binding does not ask for any more goes, with two exceptions. First, the reason counts: if no cluster is
-//! left, only those clusters lose their copies that the policy does not want; a cluster that cannot be used or judged at
-//! the moment keeps its copy. Second, [the limit](Limits): if one change would take away more than a share of everything,
-//! nothing is taken away until somebody agrees. What users delete themselves, templates above all, never comes here.
+//! A copy that its binding no longer asks for is removed, with two exceptions. First, the reason counts: if
+//! no cluster is left, only those clusters lose their copies that the policy does not want; a cluster that
+//! cannot be used or judged at the moment keeps its copy. Second, [the limit](Limits): if one change would
+//! remove more than a share of everything, nothing is removed until a user confirms it. Objects that users
+//! delete themselves, such as templates, are never limited here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,14 +14,14 @@ use api::policy::Placement;
 use jiff::{SignedDuration, Timestamp};
 use placement::affinity::is_wanted;
 
-/// What becomes of a copy that the binding does not ask for.
+/// What to do with a copy that the binding does not ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It stays.
     Keep,
-    /// It goes.
+    /// It is removed.
     Remove,
-    /// It goes unless too many others would go at the same time.
+    /// It is removed unless too many others would be removed at the same time.
     Limited,
 }
 
@@ -33,7 +34,7 @@ pub struct Leftover<'a> {
     pub placement: Option<&'a Placement>,
     /// No cluster at all was found for the binding.
     pub found_none: bool,
-    /// The cluster was told to give up its copy before another one is made.
+    /// The cluster has to remove its copy before another one is created.
     pub purged: bool,
     /// It is a dependency, and the object that needs it still has a copy in this cluster.
     pub needed: bool,
@@ -68,7 +69,7 @@ fn is_failing(cluster: &Cluster) -> bool {
         || cluster.spec.taints.iter().any(|taint| drives_away(&taint.effect))
 }
 
-/// How much may be taken away at once. Both must be exceeded.
+/// How much may be removed at once. Removals are held if both are exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Templates that lose copies.
@@ -99,7 +100,7 @@ impl Limits {
     }
 }
 
-/// What was taken away lately.
+/// What was removed recently.
 #[derive(Debug, Clone, Default)]
 pub struct Recent(VecDeque<(Timestamp, String, usize)>);
 
@@ -133,7 +134,7 @@ pub enum State {
     Free,
     /// They wait, since then.
     Held { since: Option<Timestamp> },
-    /// They waited, and somebody has let them go.
+    /// They waited, and a user has confirmed them.
     Allowed,
 }
 
@@ -160,7 +161,7 @@ impl State {
     }
 }
 
-/// What a policy would take away.
+/// What a policy would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AtStake {
     pub templates: usize,
@@ -168,8 +169,8 @@ pub struct AtStake {
     pub clusters: BTreeSet<String>,
 }
 
-/// Returns what is written on a policy whose removals are held: the id to agree with, since when, what is waiting.
-/// `policy` is how kubectl names it, with its namespace.
+/// Returns what is written on a policy whose removals are held: the id to confirm, since when, and what is
+/// waiting. `policy` is how kubectl names it, with its namespace.
 pub fn held_note(id: &str, now: Timestamp, policy: &str, at_stake: &AtStake) -> String {
     const SHOWN: usize = 5;
     let AtStake { templates, copies, clusters } = at_stake;

@@ -36,17 +36,17 @@ pub trait Reconcile: Send + Sync + 'static {
         plan: Self::Plan,
     ) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    /// Called when somebody else was faster than `apply`: makes sure that the next `observe` sees what they wrote, and returns
-    /// whether to look again at once. By default the queue waits for the watch.
+    /// Called when `apply` met a conflict: makes sure that the next `observe` sees the other write, and
+    /// returns whether to reconcile again at once. By default the queue waits for the watch.
     fn refresh(&self, _key: &Self::Key) -> impl Future<Output = Result<bool, Error>> + Send {
         std::future::ready(Ok(false))
     }
 }
 
-/// How often a key is looked at again at once when somebody else was faster.
+/// How often a key is reconciled again at once after a conflict.
 const ATTEMPTS: usize = 5;
 
-/// Goes through the three steps, and again where somebody was faster and the controller can tell what they wrote.
+/// Runs the three steps, and repeats them after a conflict if the controller can read the other write.
 pub async fn reconcile<C: Reconcile>(controller: &C, key: &C::Key) -> Outcome {
     let mut attempt = 0;
     loop {
@@ -73,7 +73,7 @@ async fn once<C: Reconcile>(controller: &C, key: &C::Key) -> Result<Outcome, Err
     controller.apply(key, view, plan).await
 }
 
-/// Works off a queue with a controller.
+/// Processes a queue with a controller.
 pub fn run<C: Reconcile, T: Turns<Key = C::Key>>(
     controller: &Arc<C>,
     turns: &Arc<T>,
@@ -95,10 +95,10 @@ mod tests {
 
     use super::*;
 
-    /// Somebody else is faster this often.
+    /// The number of conflicts.
     struct Contended {
         conflicts: usize,
-        /// Whether it can tell what they wrote.
+        /// Whether it can read the other write.
         refreshes: bool,
         seen: AtomicUsize,
         refreshed: AtomicUsize,

@@ -1,7 +1,7 @@
-//! One of several processes acts: whoever holds the Lease.
+//! Leader election: of several processes, the one that holds the Lease acts.
 //!
-//! In: the control plane, who we are, how patient everybody is. Out: a [`Leadership`] once the Lease is ours; it says when it
-//! is lost, and gives the Lease back when we end in peace.
+//! In: the control plane, our identity, the timing. Out: a [`Leadership`] once the Lease is ours; it says
+//! when the Lease is lost, and gives it back when we end in order.
 //!
 //! The protocol is that of Go's controllers, so that they and we can stand in line for the same Lease: a holder renews every
 //! [`Timing::retry`], and the Lease says how long it is respected ([`Timing::lease`] of its holder); a candidate that has seen no
@@ -26,14 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Labels, add};
 
-/// How patient everybody is.
+/// The timing of the election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// `--leader-elect-lease-duration`: how long a Lease that is not renewed is respected.
     pub lease: Duration,
     /// `--leader-elect-renew-deadline`: how long a holder tries to renew before it gives up.
     pub renew: Duration,
-    /// `--leader-elect-retry-period`: how long everybody waits between two looks.
+    /// `--leader-elect-retry-period`: how long every process waits between two attempts.
     pub retry: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Default for Timing {
     }
 }
 
-/// Patience that cannot work.
+/// A timing that cannot work.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTiming {
     #[error("the lease duration must be longer than the renew deadline")]
@@ -55,7 +55,7 @@ pub enum BadTiming {
 }
 
 impl Timing {
-    /// Returns whether two holders at once are impossible and everybody gets a second try.
+    /// Returns whether the timing rules out two holders at once and gives every process a second attempt.
     pub fn check(&self) -> Result<(), BadTiming> {
         if self.retry.is_zero() || self.lease < Duration::from_secs(1) {
             return Err(BadTiming::Zero);
@@ -63,7 +63,7 @@ impl Timing {
         if self.lease <= self.renew {
             return Err(BadTiming::LeaseTooShort);
         }
-        // Go's factor: tries are spread over time by up to as much again and a fifth.
+        // Go's jitter factor: a wait may be longer by up to 1.2 times its length.
         if self.renew <= self.retry.mul_f64(1.2) {
             return Err(BadTiming::DeadlineTooShort);
         }
@@ -76,7 +76,7 @@ impl Timing {
 pub struct Candidate {
     pub namespace: String,
     pub lease: String,
-    /// Unlike everybody else's.
+    /// Unique among all processes.
     pub identity: String,
     pub timing: Timing,
 }
@@ -118,7 +118,7 @@ impl Candidate {
     }
 }
 
-/// The Lease in our hands.
+/// The Lease while we hold it.
 pub struct Leadership {
     lost: CancellationToken,
     ending: CancellationToken,
@@ -205,7 +205,7 @@ impl Attempt {
                 self.view.note(&lease, Instant::now());
                 Ok(true)
             }
-            // Somebody was faster; the next look shows who.
+            // Another process was faster; the next attempt shows which.
             Err(Error::Api(status)) if status.code == 409 && !self.view.is_held_by(&self.candidate) => {
                 Ok(false)
             }
@@ -255,7 +255,7 @@ struct View {
 enum Step {
     Create(Lease),
     Update(Lease),
-    /// Somebody holds it.
+    /// Another process holds it.
     Wait,
 }
 
@@ -302,11 +302,11 @@ impl View {
             // It was given back.
             _ => spec.lease_transitions = Some(transitions + 1),
         }
-        // With its resource version: whoever writes first has it.
+        // With its resource version, so that the first writer wins.
         Step::Update(Lease { spec: Some(spec), ..found.clone() })
     }
 
-    /// Remembers what was seen; the clock starts anew only if it is something new.
+    /// Remembers what was seen; the clock restarts only if the Lease has changed.
     fn note(&mut self, lease: &Lease, now: Instant) {
         if self.seen.as_ref().is_none_or(|(known, _)| known.spec != lease.spec) {
             self.seen = Some((lease.clone(), now));
@@ -320,7 +320,7 @@ impl View {
         spec.and_then(|spec| spec.holder_identity.as_ref()) == Some(&candidate.identity)
     }
 
-    /// Returns the Lease as it is to be when nobody holds it.
+    /// Returns the Lease as it should be when no process holds it.
     fn given_back(&self, wall: Timestamp) -> Option<Lease> {
         let (lease, _) = self.seen.as_ref()?;
         let mut lease = lease.clone();
@@ -370,7 +370,7 @@ mod tests {
         let start = Instant::now();
         let Step::Create(mut lease) = of_a.step(None, &a, start, at(0)) else { panic!("a new lease") };
         assert_eq!(of_b.step(Some(&lease), &b, start, at(0)), Step::Wait);
-        // Renewed after ten seconds: b's patience begins anew.
+        // Renewed after ten seconds: b's waiting time starts again.
         lease.spec = Some(spec(of_a.step(Some(&lease), &a, start + Duration::from_secs(10), at(10))));
         let ten = start + Duration::from_secs(10);
         assert_eq!(of_b.step(Some(&lease), &b, ten, at(10)), Step::Wait);

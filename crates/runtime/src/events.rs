@@ -1,8 +1,9 @@
 //! Events: what users see under `kubectl describe`.
 //!
-//! Written in the background, so that no reconcile waits for them. The same news about the same object becomes one
-//! event with a count, which is written at most every `QUIET`: what is repeated often is hardly news. When more come in
-//! than can be written, the rest is dropped: an event is a courtesy, not a record.
+//! Written in the background, so that no reconcile waits for them. Repeated events about the same object
+//! become one event with a count, which is written at most every `QUIET`: frequent repetitions carry no
+//! information. When there are more events than can be written, the rest is dropped: events are a help for
+//! users, not a record.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::Supervisor;
 
 /// How many events may wait; as many as in Kubernetes' own recorder.
 const WAITING: usize = 1000;
-/// With more than this waiting, good news about Works is not written,
+/// With more than this waiting, normal events about Works are not written,
 const UNCROWDED: usize = 128;
-/// and with more than this, no good news at all: what is left is for warnings.
+/// and with more than this, no normal events at all: the rest of the queue is for warnings.
 const CROWDED: usize = 750;
 /// How many events are remembered for counting.
 const REMEMBERED: usize = 4096;
-/// How long news that has been written is only counted when it comes again.
+/// How long repetitions of a written event are only counted.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The object that an event is about.
@@ -95,7 +96,7 @@ impl Subject for Involved {
 }
 
 impl Events {
-    /// Returns the handle; a task of the supervisor writes.
+    /// Returns the handle; a supervised task writes the events.
     pub fn new(client: Client, supervisor: &Supervisor) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         let (receiver, stop) = (Arc::new(Mutex::new(receiver)), supervisor.token().clone());
@@ -123,7 +124,7 @@ impl Events {
         self.emit(component, about, "Warning", reason, message.into());
     }
 
-    /// Says something about one of Karmada's own objects; whether it is a warning is known from the reason.
+    /// Emits an event about one of Karmada's own objects; the reason decides whether it is a warning.
     pub fn say<K: Resource<DynamicType = ()>>(
         &self,
         component: &'static str,
@@ -142,7 +143,7 @@ impl Events {
         reason: &'static str,
         message: String,
     ) {
-        // Users look at templates and bindings. That yet another Work went well is worth no more than spare time.
+        // Users look at templates and bindings, so the success of a Work has the lowest priority.
         let about = about.involved();
         let limit = match about.kind.as_deref() {
             _ if kind != "Normal" => WAITING,
@@ -159,10 +160,10 @@ impl Events {
     }
 }
 
-/// What makes two events the same news: object, component, reason and message.
+/// What identifies repetitions of an event: object, component, reason and message.
 type Identity = (String, &'static str, &'static str, String);
 
-/// What has been written about something.
+/// What has been written for an event.
 struct Written {
     /// The event's name.
     name: String,
@@ -189,7 +190,7 @@ async fn write(client: Client, receiver: Arc<Mutex<mpsc::Receiver<News>>>, stop:
         let Some(news) = news else { return stop.cancelled().await };
         counter += 1;
         if let Err(error) = write_one(&client, news, &mut memory, counter).await {
-            // Events about an object in a namespace that is going away are refused; so be it.
+            // Events about an object in a namespace that is being deleted are refused, which is fine.
             tracing::debug!(%error, "event not written");
         }
     }

@@ -7,9 +7,9 @@
 //! | Module | Holds |
 //! |---|---|
 //! | [`mirror`] | a copy of a collection, kept by one watch and shared by all readers; it knows our own writes |
-//! | [`queue`] | keys to reconcile: each at most once in work, with back-off per key; a panic costs one attempt |
-//! | [`place`] | a place in work, given up while a key waits for somebody outside |
-//! | [`turns`] | the loop that works keys off, for queues of any order |
+//! | [`queue`] | keys to reconcile: each at most once at a time, with back-off per key; a panic costs one attempt |
+//! | [`place`] | a concurrency slot, given up while a key waits for something outside |
+//! | [`turns`] | the loop that processes keys, for queues of any order |
 //! | [`controller`] | the three steps and what a controller says about itself |
 //! | [`writer`] | create, patch, status, finalizers, delete; durable unless the writer says that a write can be made again |
 //! | [`events`] | what users see under `kubectl describe` |

@@ -1,7 +1,8 @@
-//! Locks by key: of several tasks that would work on the same key, one does at a time.
+//! Locks by key: only one task at a time works on a key.
 //!
-//! A queue does that for one controller. Where two controllers write the same field of an object, each has to see what the other has
-//! written before it decides; else one repeats the other's write, or puts an older state over a newer one.
+//! A queue does that for one controller. Where two controllers write the same field of an object, each has to
+//! see what the other has written before it decides; otherwise one repeats the other's write, or overwrites a
+//! newer state with an older one.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-/// With so many keys remembered, those that nobody holds or waits for are forgotten.
+/// With this many keys in the map, unused locks are dropped.
 const MANY: usize = 1024;
 
 /// One lock for each key.
@@ -20,11 +21,11 @@ pub struct KeyLocks<K>(Mutex<State<K>>);
 #[derive(Debug)]
 struct State<K> {
     locks: HashMap<K, Arc<tokio::sync::Mutex<()>>>,
-    /// How many there may be until the next look for those that can be forgotten.
+    /// How many there may be before unused ones are dropped again.
     limit: usize,
 }
 
-/// A lock that is held. Dropping it lets the next task go on.
+/// A lock that is held. Dropping it lets the next task continue.
 #[derive(Debug)]
 #[must_use = "the lock is free when this is dropped"]
 pub struct KeyLock(#[expect(dead_code, reason = "held, not used")] OwnedMutexGuard<()>);
@@ -36,7 +37,7 @@ impl<K> Default for KeyLocks<K> {
 }
 
 impl<K: Eq + Hash + Clone> KeyLocks<K> {
-    /// Waits until nobody else holds the lock of a key.
+    /// Waits until the lock of a key is free, and takes it.
     pub async fn of(&self, key: &K) -> KeyLock {
         let lock = self.lock(key);
         KeyLock(lock.lock_owned().await)
@@ -45,7 +46,7 @@ impl<K: Eq + Hash + Clone> KeyLocks<K> {
     fn lock(&self, key: &K) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.0.lock();
         if state.locks.len() > state.limit {
-            // Nobody but this map has it: locks are handed out under the same mutex.
+            // Only this map has a reference to it: locks are handed out under the same mutex.
             state.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             state.limit = MANY.max(2 * state.locks.len());
         }

@@ -41,7 +41,8 @@ pub fn render() -> String {
     text
 }
 
-/// Shows which program this is, as every component of upstream does. What a build does not know of itself is left empty.
+/// Shows which program this is, as every component of upstream does. Fields that the build does not know are
+/// left empty.
 pub fn introduce() {
     static INTRODUCED: LazyLock<()> = LazyLock::new(|| {
         let architecture = match std::env::consts::ARCH {
@@ -72,7 +73,7 @@ pub fn seconds<const BUCKETS: u16>() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, BUCKETS))
 }
 
-/// Returns a histogram with the buckets that Prometheus' library for Go takes where nobody says otherwise.
+/// Returns a histogram with the default buckets of Prometheus' library for Go.
 pub fn usual_seconds() -> Histogram {
     Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
 }

@@ -1,16 +1,17 @@
-//! A local copy of a collection, kept by one watch, shared by all who need it, that knows its own writes.
+//! A local copy of a collection, kept by one watch and shared by all readers. It knows our own writes.
 //!
-//! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told what
-//! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
-//! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
-//! watch goes on where it was cut if a [`Witness`] vouches for the server; else it is made good by a list, which replaces what was known: what is missing from it is reported as deleted, what is
-//! unchanged is not reported, and what is older than before is believed, since a server may have been restored from a backup.
-//! Only what we wrote ourselves after the list began is kept against it.
+//! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told
+//! what changed, after the copy has changed. A writer puts the answer of the server in at once
+//! ([`Mirror::put`]), so that all readers see it without waiting for the watch; an event that is older than
+//! the stored object is ignored. A lost watch resumes where it was cut if a [`Witness`] confirms the server's
+//! history. Otherwise a list replaces what was known: objects that are missing from it are reported as
+//! deleted, unchanged ones are not reported, and older versions are believed, since a server may have been
+//! restored from a backup. Only objects that we wrote ourselves after the list began override it.
 //!
-//! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
-//! take when unfolded.
+//! A [packed](Mirror::packed) copy keeps large and rarely read objects as text, which takes a fraction of the
+//! memory of the parsed form.
 //!
-//! A copy is a memory, not the truth: "not in the copy" never means "does not exist".
+//! A copy may be out of date: "not in the copy" never means "does not exist".
 
 mod follow;
 
@@ -83,10 +84,11 @@ type Subscriber<T> = Box<dyn Fn(&Change<'_, T>) + Send + Sync>;
 pub struct Mirror<T> {
     state: RwLock<State<T>>,
     subscribers: RwLock<Vec<Subscriber<T>>>,
-    /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
+    /// Held while a change is made and reported, so that subscribers get changes in order. Taken before
+    /// `state`.
     order: Mutex<()>,
     packing: Option<Packing<T>>,
-    /// Of another cluster no more is kept than there is room for.
+    /// The memory budget for objects of another cluster.
     room: Option<(String, Arc<Budget>)>,
     /// How many objects a page of a list has; fewer after one that was too large.
     page: AtomicU32,
@@ -97,9 +99,10 @@ pub struct Mirror<T> {
 
 struct State<T> {
     objects: BTreeMap<Key, Entry<T>>,
-    /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
+    /// The newest revision that the watch has reported. Everything written before it is already known, or
+    /// gone again.
     seen: u64,
-    /// While a list is under way: what it has shown and what we wrote since it was asked for.
+    /// While a list is in progress: what it has shown, and what we wrote since it was requested.
     listing: Option<Listing>,
 }
 
@@ -107,13 +110,13 @@ struct State<T> {
 struct Listing {
     shown: HashSet<Key>,
     written: HashSet<Key>,
-    /// It has shown an older revision of something than was known: revisions have gone back.
+    /// It has shown an older revision of an object than was known: the server's revisions have gone back.
     went_back: bool,
 }
 
 impl<T> State<T> {
-    /// Returns whether what a list or watch brings of an object is not news: our own write, or something older than it.
-    /// A version that is not a number is always news.
+    /// Returns whether an object from a list or watch is already known: it is our own write, or older than
+    /// it. A version that is not a number is never known.
     fn is_known(&self, key: &Key, version: u64, source: Source) -> bool {
         let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
         let written = self.listing.as_ref().is_some_and(|list| list.written.contains(key));
@@ -135,12 +138,12 @@ enum Source {
 /// An object in the copy.
 struct Entry<T> {
     version: u64,
-    /// How much of the room it takes.
+    /// How much of the budget it takes.
     size: usize,
     slot: Slot<T>,
 }
 
-/// How an object lies in the copy.
+/// How the copy stores an object.
 enum Slot<T> {
     Whole(Arc<T>),
     Packed(Box<[u8]>),
@@ -183,12 +186,13 @@ impl<T> Default for Mirror<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Mirror<T> {
-    /// Returns a copy that keeps its objects as text. Each look at one costs the reading of it.
+    /// Returns a copy that keeps its objects as text. Each read has to parse the object.
     pub fn packed() -> Self {
         let packing = Packing {
             pack: |object| {
                 let text = serde_json::to_vec(object).expect("an object can be written to memory");
-                // A copy of the right size: an allocator may leave what is only shrunk where it is.
+                // Copies into a buffer of the right size: an allocator may not return memory that is only
+                // shrunk.
                 Box::from(text.as_slice())
             },
             unpack: |text| serde_json::from_slice(text).expect("what was packed can be unpacked"),
@@ -198,13 +202,13 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
 }
 
 impl<T> Mirror<T> {
-    /// Returns the copy with a limit to what it keeps of a cluster. Without room, objects are passed over: as always,
-    /// what is not in the copy may exist all the same.
+    /// Returns the copy with a memory budget. Objects beyond it are left out: as always, an object that is
+    /// not in the copy may still exist.
     pub fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
         Self { room: Some((cluster.to_owned(), budget)), ..self }
     }
 
-    /// Makes room for an object in place of what is there; returns whether there is any.
+    /// Reserves memory for an object in place of the stored one; returns whether the budget allows it.
     fn make_room(&self, state: &State<T>, key: &Key, size: usize) -> bool {
         let Some((cluster, budget)) = &self.room else { return true };
         let known = state.objects.get(key).map_or(0, |entry| entry.size);
@@ -216,13 +220,14 @@ impl<T> Mirror<T> {
         fits
     }
 
-    /// Lets watches go on where they were cut if the witness vouches for the server's history. The first witness counts.
+    /// Lets watches resume where they were cut if the witness confirms the server's history. The first
+    /// witness counts.
     pub fn rely_on(&self, witness: Arc<dyn Witness>) {
         let _ = self.witness.set(witness);
     }
 
-    /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write
-    /// to this mirror.
+    /// Calls `told` on every change from now on, including those that we put in. It must neither block nor
+    /// write to this mirror.
     pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
         self.subscribers.write().push(Box::new(told));
     }
@@ -237,7 +242,7 @@ impl<T> Mirror<T> {
         self.state.read().objects.get(key).map(|entry| self.open(&entry.slot))
     }
 
-    /// Returns how new what is here of an object is; 0 if nothing is.
+    /// Returns the revision of the stored object; 0 if there is none.
     pub fn revision(&self, namespace: &str, name: &str) -> u64 {
         self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |entry| entry.version)
     }
@@ -284,7 +289,7 @@ impl<T> Mirror<T> {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Puts in what the API answered to a write of ours, unless the watch was faster.
+    /// Puts in the API's answer to one of our writes, unless the watch was faster.
     pub fn put(&self, key: &Key, version: &str, object: Arc<T>) {
         let version = revision(version);
         let _in_order = self.order.lock();
@@ -329,18 +334,20 @@ impl<T> Mirror<T> {
         state.objects.values().map(|entry| entry.version).max().unwrap_or(0).max(state.seen)
     }
 
-    /// Says that the collection's revisions have gone back: all is listed anew, and answers with lower revisions count.
+    /// Reports that the collection's revisions have gone back: everything is listed again, and lower
+    /// revisions are accepted.
     pub fn went_back(&self) {
         self.state.write().seen = 0;
         self.revive();
     }
 
-    /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
+    /// Restarts the watch at once: called when a member answers again, so that nothing waits for the
+    /// back-off.
     pub fn revive(&self) {
         self.revive.notify_one();
     }
 
-    /// Takes out an object that was deleted at a revision; with 0, whatever is there.
+    /// Removes an object that was deleted at a revision; with 0, whatever version is stored.
     pub fn remove(&self, key: &Key, version: u64) {
         let _in_order = self.order.lock();
         let old = {
@@ -348,7 +355,7 @@ impl<T> Mirror<T> {
             state.seen = state.seen.max(version);
             match state.objects.get(key) {
                 None => return,
-                // It was made anew meanwhile, by us.
+                // We have created it again meanwhile.
                 Some(known) if version != 0 && known.version > version => return,
                 Some(_) => state.objects.remove(key),
             }
@@ -362,7 +369,7 @@ impl<T> Mirror<T> {
 
     fn tell(&self, change: &Change<'_, T>) {
         for told in self.subscribers.read().iter() {
-            // One subscriber that panics must not end the watch that all others live on.
+            // A subscriber that panics must not end the watch that all others use.
             if catch_unwind(AssertUnwindSafe(|| told(change))).is_err() {
                 PANICS.get_or_create(&[("place", "subscriber")]).inc();
                 tracing::error!(object = %change.key, "a subscriber panicked");
@@ -372,7 +379,7 @@ impl<T> Mirror<T> {
 }
 
 impl<K: Resource> Mirror<K> {
-    /// Puts in an object that the API answered to a write of ours, unless the watch was faster.
+    /// Puts in an object from the API's answer to one of our writes, unless the watch was faster.
     pub fn note(&self, mut answer: K) {
         let version = answer.meta().resource_version.clone().unwrap_or_default();
         answer.meta_mut().managed_fields = None;

@@ -1,8 +1,10 @@
-//! A place that is held while a key is in work and given up while it waits for somebody outside.
+//! A concurrency slot that is held while a key is reconciled, and given up while the key waits for something
+//! outside.
 //!
-//! Queues and members limit how many keys are in work at once. A key that waits for a script or a webhook does no work, and
-//! must not keep others from theirs: however slow a webhook is, only the keys that need its answer wait for it. So whoever
-//! waits outside calls [`outside`], which returns the places of the current task and takes them again afterwards.
+//! Queues and members limit how many keys are reconciled at once. A key that waits for a script or a webhook
+//! does no work, and must not block others: however slow a webhook is, only the keys that need its answer
+//! wait for it. So code that waits for something outside calls [`outside`], which releases the places of the
+//! current task and takes them again afterwards.
 
 use std::sync::Arc;
 
@@ -36,14 +38,15 @@ pub async fn outside<F: Future>(wait: F) -> F::Output {
     let mut given_up = Vec::new();
     let mut next = HELD.try_with(Arc::clone).ok();
     while let Some(held) = next {
-        // Of several that wait in one task, the first gives its places up, and takes them again.
+        // If several futures of one task wait, the first releases the places and takes them again.
         if held.permit.lock().take().is_some() {
             given_up.push(held.clone());
         }
         next = held.outer.clone();
     }
     let output = wait.await;
-    // The outer one first, as when they were taken: nobody holds an inner place while it waits for an outer one.
+    // The outer one first, in the original order: no task holds an inner place while it waits for an outer
+    // one.
     for held in given_up.into_iter().rev() {
         let permit = held.places.clone().acquire_owned().await.expect("the semaphore is never closed");
         *held.permit.lock() = Some(permit);

@@ -1,8 +1,10 @@
-//! Keys that want to be reconciled: each at most once in work, and what is pushed meanwhile comes up again.
+//! The queue of keys to reconcile: each key at most once at a time; a key that is pushed meanwhile is
+//! reconciled again.
 //!
-//! A key that fails rests before it is tried again, longer each time; any event ends the rest. An attempt that panics counts as
-//! a failure of its key and harms no other. How many keys are in work at once is the controller's choice: where a member's own
-//! limit is what counts, it is [`UNLIMITED`], so that keys of a slow member never stand in the way of others.
+//! A key that fails waits before it is tried again, longer each time; any event ends the wait. An attempt
+//! that panics counts as a failure of its key and affects no other. The controller chooses how many keys are
+//! reconciled at once. Where a member's own limit applies, it chooses [`UNLIMITED`], so that keys of a slow
+//! member never block others.
 
 mod metrics;
 
@@ -25,35 +27,35 @@ use metrics::Metrics;
 /// As many keys at once as there are.
 pub const UNLIMITED: usize = Semaphore::MAX_PERMITS;
 
-/// The first rest after a failure, as upstream.
+/// The first wait after a failure, as upstream.
 const FIRST_REST: Duration = Duration::from_millis(5);
 /// The longest. Upstream waits up to 1,000 s; a minute keeps repairs prompt and a thousand failing keys at 17 tries a
 /// second.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// The longest time after which a key is looked at again. Tolerations of some thousand million years are a user's to write; the clock
-/// cannot show when they end.
+/// The longest time after which a key is reconciled again. Users may write tolerations of billions of years,
+/// which the clock cannot represent.
 const FARTHEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How a key is to go on.
+/// What to do next with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well, or somebody will say when to look again.
+    /// All is well, or an event will enqueue the key again.
     Done,
     /// Try again, later with every failure. The caller has already logged the reason.
     Retry,
-    /// As `Retry`; the reason is logged here. A conflict is somebody being faster and nothing to worry about.
+    /// As `Retry`; the reason is logged here. A conflict only means that another writer was faster.
     Failed { error: String, conflict: bool },
     /// The attempt panicked and said this.
     Panicked(String),
-    /// Look again after this time; not a failure.
+    /// Reconcile again after this time; not a failure.
     After(Duration),
 }
 
 type Told<K> = Box<dyn Fn(&K, &str) + Send + Sync>;
 
 pub struct Queue<K> {
-    /// The controller's name as upstream has it, for the log and what is measured.
+    /// The controller's name as upstream has it, for logs and metrics.
     name: &'static str,
     state: Mutex<State<K>>,
     wake: Notify,
@@ -70,14 +72,14 @@ struct State<K> {
     /// What was pushed while it was running.
     again: HashSet<K>,
     resting: HashMap<K, Turn>,
-    /// `resting` in the order in which the rests end.
+    /// `resting` in the order in which the waits end.
     turns: BTreeMap<Turn, K>,
     failures: HashMap<K, u32>,
     counter: u64,
     longest_rest: Duration,
 }
 
-/// When a rest ends; the number tells equal times apart.
+/// When a wait ends; the number distinguishes equal times.
 type Turn = (Instant, u64);
 
 impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
@@ -107,7 +109,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         })
     }
 
-    /// Says who is told when the work on a key panics, for an event about the object.
+    /// Sets the callback for panics of a reconcile, which emits an event about the object.
     pub fn tell_panics(&self, told: impl Fn(&K, &str) + Send + Sync + 'static) {
         // The first one counts: a queue belongs to one controller.
         let _ = self.panicked.set(Box::new(told));
@@ -173,7 +175,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             };
             tokio::select! {
                 () = stop.cancelled() => return None,
-                // A push between the look and here has left its mark with `Notify`.
+                // `Notify` remembers a push between the check and this line.
                 () = self.wake.notified() => {}
                 () = rested => {}
             }
@@ -259,7 +261,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         true
     }
 
-    /// Takes a key to work on, with the time it has waited, or says when there is one, if that is known.
+    /// Takes the next key, with the time it has waited, or returns when the next one is due, if that is
+    /// known.
     fn take(&mut self, now: Instant) -> Result<(K, Duration), Option<Instant>> {
         while let Some(entry) = self.turns.first_entry()
             && entry.key().0 <= now
@@ -305,7 +308,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 }
 
-/// Returns how long a key rests after so many failures in a row.
+/// Returns how long a key waits after this many failures in a row.
 fn rest_after(failures: u32) -> Duration {
     FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_REST)
 }
@@ -424,7 +427,7 @@ mod tests {
         assert_eq!(*most.lock(), 3);
     }
 
-    /// Works a key off until it succeeds; returns what the queue told of panics.
+    /// Processes a key until it succeeds; returns the reported panics.
     async fn worked_off<F, Fut>(name: &'static str, reconcile: F) -> Vec<String>
     where
         F: Fn(u32) -> Fut + Send + Sync + 'static,

@@ -30,7 +30,7 @@ impl TooLarge {
     }
 }
 
-/// What may be kept, shared by all who keep.
+/// The memory budget, shared by all copies.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -42,7 +42,7 @@ impl Budget {
         Self { limit, used: AtomicUsize::new(0) }
     }
 
-    /// Takes `new` instead of `old` bytes; returns whether there is room. What shrinks always fits.
+    /// Takes `new` instead of `old` bytes; returns whether there is room. Shrinking always succeeds.
     pub fn exchange(&self, old: usize, new: usize) -> bool {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let after = used.saturating_sub(old).saturating_add(new);

@@ -1,7 +1,8 @@
-//! Tasks that must not die quietly: one that ends or panics is started again, later each time, and counted.
+//! Supervised tasks: a task that ends or panics is restarted, after a longer wait each time, and counted.
 //!
-//! Stopping is one token for all; the end has come when every task has returned. Who must not wait for that cuts them off instead
-//! ([`Supervisor::cut_off`]). What is known of the tasks can be asked for at any time ([`Supervisor::report`]).
+//! One token stops all tasks; shutdown is complete when every task has returned. A caller that must not wait
+//! for that cuts them off instead ([`Supervisor::cut_off`]). What is known of the tasks can be asked for at
+//! any time ([`Supervisor::report`]).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,12 +19,13 @@ use tokio_util::task::TaskTracker;
 use crate::metrics::{Counters, add};
 use crate::mirror::PANICS;
 
-/// How long a task rests before it is started again: doubled with every death, at most the second.
+/// How long to wait before a task is restarted: doubled with every failure, from the first value up to the
+/// second.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// A task that lived this long has recovered: its deaths are forgotten.
+/// A task that ran this long has recovered: its failures are forgotten.
 const RECOVERED: Duration = Duration::from_secs(60);
-/// So many deaths in a row count as a failure of the process, not as an accident.
+/// This many failures in a row count as a failure of the process.
 const TOO_MANY: u32 = 3;
 
 static RESTARTS: LazyLock<Counters<1, String>> = LazyLock::new(|| {
@@ -33,7 +35,7 @@ static RESTARTS: LazyLock<Counters<1, String>> = LazyLock::new(|| {
     counters
 });
 
-/// Looks after tasks; cheap to clone, all clones look after the same.
+/// Supervises tasks; cheap to clone, all clones share the same tasks.
 #[derive(Clone, Default)]
 pub struct Supervisor(Arc<Inner>);
 
@@ -70,9 +72,9 @@ pub struct Report {
     pub name: String,
     pub running: bool,
     pub restarts: u64,
-    /// How it last died.
+    /// How it last failed.
     pub last: Option<String>,
-    /// It keeps dying.
+    /// It keeps failing.
     pub failing: bool,
 }
 
@@ -158,20 +160,21 @@ impl Supervisor {
         known.iter().map(report).collect()
     }
 
-    /// Tells everything to stop and waits until it has.
+    /// Stops all tasks and waits until they have ended.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
 
-    /// Ends everything where it is: what waits for an answer does not go on when it comes. Returns once nothing is left that could.
+    /// Aborts all tasks where they are: a task that waits for an answer does not continue when it arrives.
+    /// Returns once no task is left.
     pub async fn cut_off(&self) {
         self.0.cut.cancel();
         self.stop().await;
     }
 
-    /// Returns how many tasks and pieces of work have not ended.
+    /// Returns how many tasks and jobs have not ended.
     pub fn len(&self) -> usize {
         self.0.tasks.len()
     }
@@ -231,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a task that dies as `die` says in its first lives and then runs on; returns the supervisor and how many lives
-    /// there were.
+    /// Runs a task that fails as `die` says in its first runs and then keeps running; returns the supervisor
+    /// and the number of runs.
     async fn lives(die: fn(u32) -> bool) -> (Supervisor, u32) {
         let (supervisor, lives) = (Supervisor::default(), Arc::new(AtomicU32::new(0)));
         let (counted, stop) = (lives.clone(), supervisor.token().clone());

@@ -1,4 +1,4 @@
-//! Keeps what changes quickly from being written at every step.
+//! Limits how often a quickly changing object is written.
 //!
 //! A rollout moves through dozens of states in a second, and each of them would go through a Work, a binding and a template.
 //! The first is written at once; what follows within `STEP` becomes one write.
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// Short enough not to be noticed by people, long enough for a member's controllers to take several steps.
 const STEP: Duration = Duration::from_millis(200);
-/// With so many keys remembered, those whose time is over are forgotten.
+/// With this many keys in the map, expired ones are dropped.
 const MANY: usize = 1024;
 
 /// Remembers when each key was last written.
@@ -21,7 +21,7 @@ pub struct Throttle<K>(Mutex<State<K>>);
 #[derive(Debug)]
 struct State<K> {
     written: HashMap<K, Instant>,
-    /// How many there may be until the next look for those that can be forgotten.
+    /// How many there may be before expired ones are dropped again.
     limit: usize,
 }
 

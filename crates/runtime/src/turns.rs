@@ -1,7 +1,8 @@
-//! Whose turn it is: where a controller gets its keys from, and the loop that works them off.
+//! Where a controller gets its keys from, and the loop that processes them.
 //!
-//! [`crate::Queue`] is first come, first served. A controller with an order of its own (the scheduler has priorities) implements
-//! [`Turns`] and shares the loop: at most so many at once, each caught when it panics, the loop itself supervised.
+//! [`crate::Queue`] is first come, first served. A controller with its own order (the scheduler has
+//! priorities) implements [`Turns`] and shares the loop, which limits how many keys run at once, catches
+//! panics, and is itself supervised.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::supervisor::message;
 use crate::{Outcome, Supervisor, place};
 
-/// Hands out keys, and takes back what became of them.
+/// Hands out keys, and takes back the result of each.
 pub trait Turns: Send + Sync + 'static {
     /// What is reconciled, by name.
     type Key: Send;
@@ -35,7 +36,7 @@ pub trait Turns: Send + Sync + 'static {
     fn done(&self, turn: Self::Turn, outcome: Outcome);
 }
 
-/// Works off what is handed out, at most `limit` keys at once, until everything stops.
+/// Processes the keys that are handed out, at most `limit` at once, until the process stops.
 pub fn work_off<T, F, Fut>(turns: &Arc<T>, limit: usize, supervisor: &Supervisor, reconcile: F)
 where
     T: Turns,
@@ -64,7 +65,7 @@ where
         let (turns, reconcile) = (turns.clone(), reconcile.clone());
         workers.spawn(place::hold(place, async move {
             let key = T::key(&turn);
-            // In a box: a reconcile is large, and is moved several times on its way into a task of its own.
+            // Boxed, because a reconcile is large and is moved several times on its way into its own task.
             let attempt = async { Box::pin(reconcile(key)).await.into() };
             let outcome = AssertUnwindSafe(attempt)
                 .catch_unwind()

@@ -1,6 +1,6 @@
-//! An object as a watch brings it: its name and its revision are read, the rest is not decoded yet.
+//! An object from a watch: its name and its revision are decoded, the rest is not.
 //!
-//! Most of what a watch brings is the echo of our own writes, which was understood when they were answered.
+//! Most events of a watch repeat our own writes, whose answers have already been decoded.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Undecoded {
     }
 }
 
-/// The type at run time is where the collection is found.
+/// The dynamic type says where the collection is.
 impl Resource for Undecoded {
     type DynamicType = String;
     type Scope = DynamicResourceScope;

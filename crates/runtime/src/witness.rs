@@ -1,8 +1,10 @@
-//! Whether a server's history is still the one that was seen, which decides whether a watch may go on where it was cut.
+//! Says whether a server's history is still the one that was seen, which decides whether a watch may resume
+//! where it was cut.
 //!
-//! A server that was restored from a backup counts its revisions from the backup on: a watch that resumes at the last one it saw
-//! would miss whatever happened up to there. Revisions alone do not tell the difference. A witness does: somebody who knows an
-//! object that nobody else writes, and sees whether the server still has it as it was last written.
+//! A server that was restored from a backup counts its revisions from the backup on: a watch that resumes at
+//! the last one it saw would miss whatever happened up to there. Revisions alone do not show the difference.
+//! A witness does: it knows an object that only it writes, and checks whether the server still has that
+//! object as it was last written.
 
 use std::time::Instant;
 
@@ -13,14 +15,14 @@ use futures::future::BoxFuture;
 pub enum Vouched {
     /// Up to this revision it is the one that was seen.
     Until(u64),
-    /// It may be another one.
+    /// It may be a different history.
     Nothing,
     /// The server did not answer.
     Unreachable,
 }
 
-/// Somebody who vouches for the history of a server.
+/// Confirms the history of a server.
 pub trait Witness: Send + Sync {
-    /// Says what is known of the server's history at a moment after `since`.
+    /// Returns what is known of the server's history at a moment after `since`.
     fn vouch(&self, since: Instant) -> BoxFuture<'_, Vouched>;
 }

@@ -1,9 +1,10 @@
-//! Writing to the API: only what differs, only what is ours, and as durable as the write has to be.
+//! Writes to the API: only what differs, only our own fields, and as durably as needed.
 //!
-//! A write is on disk before it is answered, unless its maker says that it can be made again from what else is stored:
-//! [`Writer::derived`]. Claims, bindings and decisions are such, and so is every status. Whatever has an effect outside of the
-//! control plane, or cannot be worked out again, is written durably; that is also what anybody gets who says nothing. A server in
-//! this process gives the two kinds two clients; any other server has one client for both.
+//! A write is on disk before it is answered, unless the caller says that it can be computed again from other
+//! stored objects: [`Writer::derived`]. Claims, bindings, decisions and every status are such writes. A write
+//! that has an effect outside the control plane, or that cannot be computed again, is durable; this is also
+//! the default. A server in this process gives the two kinds two clients; any other server has one client for
+//! both.
 
 use std::fmt::Debug;
 
@@ -19,12 +20,12 @@ use serde_json::{Value, json};
 use crate::Mirror;
 use crate::queue::Outcome;
 
-/// Why a reconcile did not come to its end.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}", describe(.0))]
     Api(#[from] kube::Error),
-    /// What was seen does not allow a decision.
+    /// The observed state does not allow a decision.
     #[error(transparent)]
     Decision(Box<dyn std::error::Error + Send + Sync>),
     #[error("cannot encode an object: {0}")]
@@ -38,7 +39,7 @@ pub enum Error {
     Several(Vec<String>),
 }
 
-/// The API's own words, without the wrapping.
+/// The API's own message, without the wrapping.
 fn describe(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -46,12 +47,12 @@ fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// How to go on after an error.
+/// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// Somebody else was faster; the next look is at the newer object. Nothing to worry about.
+    /// Another writer was faster; the next reconcile sees the newer object.
     Conflict,
-    /// Later each time.
+    /// Retry, after a longer wait each time.
     Backoff,
 }
 
@@ -61,8 +62,8 @@ impl Error {
         Self::Decision(Box::new(error))
     }
 
-    /// Joins the errors of several writes. One stays itself, so that a conflict is known as one; several conflicts are still
-    /// nothing but a conflict.
+    /// Joins the errors of several writes. A single error is kept as it is, so that a conflict is recognised;
+    /// several conflicts are still a conflict.
     pub fn join(mut errors: Vec<Self>) -> Result<(), Self> {
         match errors.len() {
             0 => Ok(()),
@@ -72,17 +73,17 @@ impl Error {
         }
     }
 
-    /// Returns how to go on.
+    /// Returns what to do next.
     pub fn retry(&self) -> Retry {
         if self.is_conflict() { Retry::Conflict } else { Retry::Backoff }
     }
 
-    /// Returns whether somebody else was faster.
+    /// Returns whether another writer was faster.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
 
-    /// Returns whether the object is not there.
+    /// Returns whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)
     }
@@ -141,7 +142,7 @@ impl<K> Stored for K where
 {
 }
 
-/// Whether a write is refused when the object is no longer the one that was looked at.
+/// Whether a write is refused when the object has changed since it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// The fields have one writer; whatever else changed does not matter.
@@ -150,7 +151,7 @@ pub enum Guard {
     Version,
 }
 
-/// How often a change is worked out anew when someone else was faster.
+/// How often a change is computed again after a conflict.
 const ATTEMPTS: usize = 5;
 
 /// Writes objects; cheap to clone.
@@ -171,7 +172,8 @@ impl Writer {
         Self { client, derived }
     }
 
-    /// Returns the writer for what can be worked out again from what else is stored: it need not wait for the disk.
+    /// Returns the writer for data that can be computed again from other stored objects: it need not wait for
+    /// the disk.
     pub fn derived(&self) -> Self {
         Self { client: self.derived.clone(), derived: self.derived.clone() }
     }
@@ -190,7 +192,7 @@ impl Writer {
         self.api(object.meta().namespace.as_deref().unwrap_or(""))
     }
 
-    /// Creates an object; the mirror learns of it at once.
+    /// Creates an object and updates the mirror at once.
     pub async fn create<K: Stored>(&self, mirror: &Mirror<K>, object: &K) -> Result<(), Error> {
         mirror.note(self.api_of(object).create(&PostParams::default(), object).await?);
         Ok(())
@@ -204,7 +206,7 @@ impl Writer {
         Ok(Some(api.patch(name(old), &PatchParams::default(), &Patch::Merge(patch)).await?))
     }
 
-    /// As [`Self::update`], but the mirror learns of it at once; returns whether there was a difference.
+    /// As [`Self::update`], and updates the mirror at once; returns whether there was a difference.
     pub async fn update_mirrored<K: Stored>(
         &self,
         mirror: &Mirror<K>,
@@ -216,7 +218,8 @@ impl Writer {
         Ok(written.map(|written| mirror.note(written)).is_some())
     }
 
-    /// As [`Self::update`], for the status. A status tells what was observed, so it can always be made again.
+    /// As [`Self::update`], for the status. A status shows what was observed, so it can always be computed
+    /// again.
     pub async fn update_status<K: Stored>(&self, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error> {
         let Some(patch) = difference(old, new, old.meta(), guard)? else { return Ok(None) };
         self.patch_status(old, patch).await.map(Some)
@@ -228,8 +231,8 @@ impl Writer {
         Ok(api.patch_status(name(object), &PatchParams::default(), &Patch::Merge(patch)).await?)
     }
 
-    /// Changes the status of an object, which several write: when someone was faster, the change is made to what they
-    /// left. Returns the object as it now is, or nothing when `change` had nothing to do.
+    /// Changes the status of an object that has several writers: after a conflict, the change is applied to
+    /// the newer status. Returns the object as it now is, or nothing when `change` had nothing to do.
     pub async fn change_status<K: Stored>(
         &self,
         object: &K,
@@ -256,15 +259,16 @@ impl Writer {
         }
     }
 
-    /// Makes the fields of `object` be as it says, by server-side apply in the name of `manager`; returns the object as it now
-    /// is. Fields that others own and want otherwise are a conflict.
+    /// Applies the fields of `object` by server-side apply as `manager`; returns the object as it now is. It
+    /// is a conflict if others own a field and want another value.
     pub async fn apply<K: Stored>(&self, manager: &str, object: &K) -> Result<K, Error> {
         let parameters = PatchParams::apply(manager);
         Ok(self.api_of(object).patch(name(object), &parameters, &Patch::Apply(object)).await?)
     }
 
-    /// Takes a finalizer off an object; fine if it is gone, or was not held. Returns whether anything was written. The mirror learns of it
-    /// at once, so that whoever takes off the next finalizer writes to the newest version.
+    /// Removes a finalizer from an object; fine if the object is gone, or has no such finalizer. Returns
+    /// whether anything was written. The mirror is updated at once, so that the removal of the next finalizer
+    /// starts from the newest version.
     pub async fn release<K: Stored>(
         &self,
         mirror: &Mirror<K>,
@@ -277,13 +281,13 @@ impl Writer {
         if finalizers.len() == object.meta().finalizers.as_ref().map_or(0, Vec::len) {
             return Ok(false);
         }
-        // Encoded as an empty list, not as a missing one: only what is written removes what is there.
+        // Encoded as an empty list, not as a missing one: a merge patch removes only what it mentions.
         let patch = json!({ "metadata": {
             "resourceVersion": object.meta().resource_version, "finalizers": finalizers,
         } });
         match self.api_of(object).patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(answer) => {
-                // With the last finalizer an object goes. That it is gone is for the watch to tell.
+                // An object is gone with its last finalizer. The watch reports the deletion.
                 let meta = answer.meta();
                 let gone =
                     meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().next().is_none();

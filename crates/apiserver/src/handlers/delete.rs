@@ -180,7 +180,7 @@ fn decode_protobuf(body: &Bytes) -> Result<Value, Status> {
         .map_err(|error| Status::bad_request(error.to_string()))
 }
 
-/// What a deletion left behind.
+/// The state after a deletion.
 #[derive(Debug)]
 pub enum Deleted {
     /// Gone at once; the last state carries the revision of the deletion.
@@ -268,7 +268,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 let encoded = conversion::encode(server, kind, &new).await?;
                 let expected = store::Expect::Revision(entry.modified);
                 let committed = target.commit(Commit {
-                    // The object stays for now, so whatever counts it goes on to.
+                    // The object stays for now, so plug-ins that count it, such as quotas, still do.
                     operation: Operation::Update,
                     name: target.name,
                     object: Some(&mut new),
@@ -310,8 +310,8 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     }
 }
 
-/// Deletes an object that cannot be read: nobody can be asked about it, and nobody knows its finalizers. Only those with a
-/// right of its own may.
+/// Deletes an object that cannot be read: admission cannot check it, and its finalizers are unknown. This
+/// needs a separate right.
 async fn remove_undecodable(
     target: &Target<'_>,
     entry: &Arc<Entry>,

@@ -35,14 +35,14 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Events are put into one piece up to this size.
 const PIECE: usize = 64 * 1024;
-/// How long it takes at least, for each watch of a kind, until all of them are told again: what many follow and what changes
-/// all the time is told less often, and more at a time.
+/// The minimum time, for each watch of a kind, between two batches of events: a kind that many watches follow
+/// and that changes all the time is sent less often, and in larger batches.
 const TURN: Duration = Duration::from_micros(400);
-/// So many are told at once whenever something happens.
+/// Up to this many watches get every event at once.
 const AT_ONCE: i64 = 10;
-/// Nobody waits for longer, about.
+/// Roughly the longest wait.
 const AT_MOST: Duration = Duration::from_millis(500);
-/// How often an idle watch is told how far it has come.
+/// How often an idle watch gets a bookmark.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// Where a watch begins.
@@ -176,7 +176,7 @@ impl Stream {
         };
         let open = self.server.metrics.long_running.get_or_create_owned(&labels);
         open.inc();
-        // An error means that nobody is listening any more.
+        // An error means that the client is gone.
         let _ = self.follow(start, &open).await;
         open.dec();
     }
@@ -274,8 +274,8 @@ impl Stream {
         let collection = self.kind.collection.clone();
         let after = match start {
             Start::After(revision) => {
-                // Nobody can know a revision to come, so this one is from a life of the store that was lost, and
-                // the client would wait for changes that it takes for old ones.
+                // No client can know a future revision, so this one is from a store that was lost, and the
+                // client would mistake new changes for old ones.
                 if self.server.wait_for(revision).await.is_err() {
                     return Err(ahead(revision, self.server.store.revision()));
                 }
@@ -390,7 +390,7 @@ impl Stream {
                 if custom {
                     table["rows"] = json!([{"cells": [], "object": object}]);
                 } else if initial_end && self.include == table::Include::None {
-                    // Without the mark nobody could tell where the beginning ends.
+                    // Without the marker the client could not know where the initial events end.
                     table["rows"][0]["object"] = table::partial(&object, beta);
                 }
                 table
@@ -413,7 +413,7 @@ impl Stream {
         if self.outbox.has_room() {
             return Ok(());
         }
-        // A client that has stopped reading holds up nobody but itself, and not for longer than its watch lasts.
+        // A client that has stopped reading delays only itself, and only as long as its watch lasts.
         tokio::select! {
             biased;
             () = self.outbox.closed() => Err(Closed),

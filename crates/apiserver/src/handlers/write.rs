@@ -1,7 +1,7 @@
 //! Creates and changes objects: the one way anything gets into the store.
 //!
-//! A write is a loop around a compare-and-set: read, compute, admit, validate, commit; whoever lost the race
-//! against another writer starts over with what that one wrote, unless the client insisted on a revision.
+//! A write is a loop around a compare-and-set: read, compute, admit, validate, commit. A write that lost the
+//! race against another one starts over from the newer object, unless the client insisted on a revision.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Target<'a> {
     pub options: &'a WriteOptions,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Outcome {
     pub object: Value,
@@ -80,7 +80,7 @@ impl Target<'_> {
 
     async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
         self.settle_namespace(&mut object)?;
-        // What is not a number is passed over, as upstream.
+        // A value that is not a number is ignored, as upstream.
         if object.resource_version().parse::<u64>().is_ok_and(|revision| revision != 0) {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
@@ -93,7 +93,7 @@ impl Target<'_> {
         let given_name = object.name().to_owned();
         self.grounds(&given_name)?;
         if !fields_managed {
-            // What the server itself adds from here on belongs to nobody.
+            // Fields that the server itself adds from here on have no owner.
             crate::field_ownership::track(self, None, &mut object);
         }
         self.mutate(Operation::Create, &mut object, None).await?;
@@ -145,8 +145,8 @@ impl Target<'_> {
         }
     }
 
-    /// Returns what a new object rests on, as it is now: its namespace and its definition. Refuses it if one of them is going away:
-    /// whoever removes what is in there has to be sure that nothing comes after.
+    /// Returns what a new object rests on, as it is now: its namespace and its definition. Refuses it if one
+    /// of them is being deleted: the controller that empties it relies on nothing new being created.
     pub(super) fn grounds(&self, name: &str) -> Result<Vec<store::Unchanged>, Status> {
         let namespace = namespace::check_create(self.server, self.kind, self.namespace, name)?;
         let definition = self.definition(name)?;
@@ -313,7 +313,7 @@ impl Target<'_> {
         }
     }
 
-    /// The last finalizer has gone: the update deletes the object.
+    /// The last finalizer was removed: the update deletes the object.
     async fn finish_deletion(
         &self,
         entry: &Arc<Entry>,
@@ -665,7 +665,8 @@ impl Target<'_> {
                             apimachinery::crd::record_storage_version(new);
                         }
                     }
-                    // Only who runs in this process binds pods; it sets the node, the labels and the condition.
+                    // Only callers in this process bind pods; they set the node, the labels and the
+                    // condition.
                     "binding" => {}
                     "approval" => native::prepare::for_approval(new, old, &context),
                     "finalize" => {
@@ -766,7 +767,7 @@ impl Target<'_> {
     }
 }
 
-/// Turns a failure of the store into what a client is told.
+/// Turns a failure of the store into the answer for the client.
 pub fn commit_failure(error: store::CommitError<Head>) -> Status {
     match error {
         store::CommitError::TooLarge { .. } => Status::bare_internal("etcdserver: request is too large"),

@@ -30,9 +30,9 @@ use crate::table::Start;
 
 const COMPONENT: &str = "cronfederatedhpa-controller";
 const WORKERS: usize = 5;
-/// How often the clock is looked at: it may be set while nobody looks.
+/// How often the clock is checked, since it may be set at any time.
 const GLANCE: Duration = Duration::from_secs(30);
-/// A clock that goes back by less is one that is kept right.
+/// A smaller step back is a normal correction of the clock.
 const CORRECTION: SignedDuration = SignedDuration::from_secs(60);
 /// How often a write is tried while others write the same object.
 const ATTEMPTS: usize = 5;
@@ -48,7 +48,7 @@ pub(crate) struct Job {
     rule: CronFederatedHPARule,
     target: CrossVersionObjectReference,
     next: Timestamp,
-    /// When that was looked at last.
+    /// When that was last checked.
     seen: Timestamp,
 }
 
@@ -61,9 +61,9 @@ struct Controller {
 /// What is known of the rules of an object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Known {
-    /// When the rules act from now on; those that are not in here rest.
+    /// When the rules act from now on; rules that are not in here are inactive.
     pub(super) jobs: Jobs,
-    /// Rules that cannot run; whoever reads events was told so.
+    /// Rules that cannot run and that have an event about it.
     idle: Vec<CronFederatedHPARule>,
 }
 
@@ -105,11 +105,11 @@ pub(crate) struct View {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(super) known: Known,
-    /// What acts now, and when it should have.
+    /// The rules that act now, and when they were due.
     pub(super) due: Vec<(CronFederatedHPARule, Timestamp)>,
     /// Why rules that are new or have changed cannot run.
     faults: Vec<String>,
-    /// When to look again; never, if all rules rest.
+    /// When to reconcile again; never, if all rules are inactive.
     again: Option<Duration>,
 }
 
@@ -147,7 +147,7 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     plan.due.sort_by_cached_key(|(rule, planned)| last(rule, *planned, now));
     let Known { jobs, idle } = &plan.known;
     let first = jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
-    // What cannot run now may run later: zones can be installed.
+    // A rule that cannot run now may run later: time zones can be installed.
     let fallback = (!idle.is_empty()).then_some(GLANCE);
     plan.again = first.map(|wait| wait.unsigned_abs().min(GLANCE)).or(fallback);
     plan
@@ -222,7 +222,7 @@ fn status(
     CronFederatedHPAStatus { execution_histories: histories }
 }
 
-/// Puts an execution before the earlier ones.
+/// Inserts an execution before the earlier ones.
 fn note(history: &mut ExecutionHistory, done: &Done) {
     let time = |time: Timestamp| Some(Time(Timestamp::from_second(time.as_second()).unwrap_or(time)));
     let limit = |limit: Option<i32>| usize::try_from(limit.unwrap_or(HISTORY)).unwrap_or(0);
@@ -277,7 +277,7 @@ impl Reconcile for Controller {
 impl Controller {
     async fn carry_out(&self, key: &Key, scaler: &CronFederatedHPA, plan: Plan) -> Result<Outcome, Error> {
         let plane = &self.plane;
-        // First, so that nothing acts twice, whatever becomes of the rest.
+        // This comes first, so that nothing acts twice, even if the rest fails.
         self.known.lock().insert(key.clone(), plan.known.clone());
         for fault in &plan.faults {
             plane.events.say(COMPONENT, scaler, START_RULE_FAILED, fault.clone());

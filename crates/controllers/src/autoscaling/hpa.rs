@@ -1,13 +1,14 @@
 //! Scales workloads by the metrics of their pods in all clusters.
 //!
-//! Watches: FederatedHPAs, ResourceBindings, Clusters; in members, the objects that are scaled and their pods. Looks at every
-//! autoscaler once per `Settings::sync_period`.
+//! Watches: FederatedHPAs, ResourceBindings, Clusters; in members, the objects that are scaled and their
+//! pods. Reconciles every autoscaler once per `Settings::sync_period`.
 //! Writes:  `spec.replicas` of the template through its scale; the status of FederatedHPAs.
 //!
-//! Metrics come from the control plane's own APIs, which ask all members. The scale of a Deployment, StatefulSet or ReplicaSet in a
-//! member is read from the copy that is there anyway; any other kind is asked for its scale. Members in pull mode, to which this
-//! process has no connection, are reached through the cluster proxy. What was asked for and done lately is in memory, as upstream:
-//! after a restart the windows begin anew.
+//! Metrics come from the control plane's own APIs, which ask all members. The scale of a Deployment,
+//! StatefulSet or ReplicaSet in a member is read from the mirror that exists anyway; for any other kind the
+//! scale subresource is read. Members in pull mode, to which this process has no connection, are reached
+//! through the cluster proxy. Recent recommendations and scalings are in memory, as upstream: after a restart
+//! the windows start again.
 
 pub(super) mod decide;
 
@@ -41,7 +42,7 @@ use crate::table::Start;
 use decide::{Fault, Measured, Plan, Target, View};
 
 const COMPONENT: &str = "federatedHPA-controller";
-/// Each waits for members most of the time.
+/// Many, because each waits for members most of the time.
 const WORKERS: usize = 16;
 /// The first wait after something went wrong; it doubles up to the period.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -55,14 +56,14 @@ struct Controller {
     memory: Mutex<HashMap<Key, Memory>>,
 }
 
-/// What is known of an autoscaler beyond what is stored.
+/// What is known of an autoscaler besides its stored object.
 #[derive(Default)]
 struct Memory {
     history: Option<History>,
     /// Which pods it selects.
     selector: Option<LabelSelector>,
     failures: u32,
-    /// When the look that is under way began.
+    /// When the current reconcile began.
     begun: Option<Instant>,
 }
 
@@ -164,7 +165,7 @@ impl Reconcile for Controller {
             let kind = if reason == events::SUCCESSFUL_RESCALE { "Normal" } else { "Warning" };
             shared.events.emit(COMPONENT, &runtime::events::about(scaler), kind, reason, message);
         }
-        // The whole status: one that was never written lacks what its schema asks for.
+        // The whole status is written: one that was never written lacks fields that its schema requires.
         let written = if plan.status == scaler.status {
             Ok(None)
         } else {
@@ -206,7 +207,7 @@ impl Controller {
         template: &Scale,
         replicas: i32,
     ) -> Result<(), Error> {
-        // As upstream: what says nothing about replicas is not told how many it has.
+        // As upstream: a scale without replicas is not given any.
         if template.wanted.is_none() {
             return Ok(());
         }
@@ -214,7 +215,8 @@ impl Controller {
         self.scales.set(client, &key.namespace, target, template, replicas).await
     }
 
-    /// Finds what is scaled, in the control plane and in all clusters. What is missing is told in upstream's order.
+    /// Finds the scale target in the control plane and in all clusters. Missing parts are reported in
+    /// upstream's order.
     async fn target(&self, key: &Key, scaler: &FederatedHPA) -> Result<Target, Fault> {
         let (client, reference) = (self.shared.client(), &scaler.spec.scale_target_ref);
         let missing = |error: Error| Fault {
@@ -329,7 +331,7 @@ impl Controller {
         Ok(ready)
     }
 
-    /// Returns the member that a cluster is, if this process reaches it.
+    /// Returns the member of a cluster, if this process can reach it.
     fn member(&self, cluster: &str) -> Option<Arc<Member>> {
         let known = self.shared.members.get(cluster).or_else(|| self.pulling.get(cluster));
         known.or_else(|| {

@@ -1,11 +1,13 @@
-//! Marks workloads that a HorizontalPodAutoscaler in the members scales, so that the template does not overwrite what it chose.
+//! Labels workloads that a HorizontalPodAutoscaler in the members scales, so that the template does not
+//! overwrite the replicas that it chose.
 //!
 //! Watches: templates (HorizontalPodAutoscalers).
 //! Writes:  the label `resourcetemplate.karmada.io/retain-replicas` of the workload.
 //!
-//! Off unless named. An autoscaler counts from the moment on when a policy propagates it, until it is gone or names another workload;
-//! that it loses its policy says nothing about the copies in members. Upstream takes the mark away with the first autoscaler that
-//! goes, even if another one still scales the workload; here it stays until the last has gone.
+//! Off by default. An autoscaler counts from the moment when a policy propagates it until it is gone or names
+//! another workload. It still counts when it loses its policy, since its copies in members may still exist.
+//! Upstream removes the label with the first autoscaler that is deleted, even if another one still scales the
+//! workload; here it stays until the last is gone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,7 +32,8 @@ const WORKERS: usize = 5;
 const GROUP: &str = "autoscaling";
 const KIND: &str = "HorizontalPodAutoscaler";
 
-/// What each autoscaler scales, as far as a policy has propagated it. Of one that no policy claims, templates have the head only.
+/// What each autoscaler scales, as far as a policy has propagated it. If no policy claims an autoscaler, the
+/// mirror has only its head.
 type Scaled = HashMap<Key, TemplateKey>;
 
 struct Controller {
@@ -55,7 +58,7 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<TemplateKey>>) 
     (Arc::new(Controller { plane: plane.clone(), scaled }), queue)
 }
 
-/// Notes what a change says about autoscalers; returns the workloads whose mark it may put or take.
+/// Records a change of an autoscaler; returns the workloads whose label may change.
 fn concerned(scaled: &mut Scaled, change: &Change<'_, Value>) -> BTreeSet<TemplateKey> {
     if !change.new.as_deref().or(change.old.as_deref()).is_some_and(is_autoscaler) {
         return BTreeSet::new();
@@ -97,7 +100,7 @@ pub(crate) struct View {
     scaled: bool,
 }
 
-/// What becomes of the mark.
+/// What to do with the label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plan {
     Keep,

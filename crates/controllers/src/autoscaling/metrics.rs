@@ -1,7 +1,8 @@
 //! Asks the control plane for metrics of all members: `metrics.k8s.io`, `custom.metrics.k8s.io`, `external.metrics.k8s.io`.
 //!
-//! In: what a metric of a FederatedHPA names. Out: samples by pod, or values in thousandths; errors in Karmada's words. Whoever serves
-//! these APIs has merged what members say; our server does, and so does Karmada's metrics adapter.
+//! In: what a metric of a FederatedHPA names. Out: samples by pod, or values in thousandths; errors in
+//! Karmada's words. The server of these APIs merges what members report; both our server and Karmada's
+//! metrics adapter do.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -21,9 +22,9 @@ use super::scale::Scales;
 
 /// How long the control plane may take to answer: it waits for members.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The annotation that tells from which cluster an item comes.
+/// The annotation that says from which cluster an item comes.
 const CLUSTER: &str = "resource.karmada.io/query-from-cluster";
-/// How long a custom metric is measured if it does not say.
+/// The window of a custom metric that does not name one.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns the name by which a pod and its samples find each other: names alone repeat where several clusters run a copy.
@@ -31,7 +32,8 @@ pub(super) fn name(cluster: &str, pod: &str) -> String {
     format!("{cluster}/{pod}")
 }
 
-/// Returns what the selected pods use of a resource, in all containers or in one. Names have their cluster, if the answer tells it.
+/// Returns what the selected pods use of a resource, in all containers or in one. Names include their
+/// cluster, if the answer contains it.
 pub(super) async fn of_resource(
     client: &Client,
     namespace: &str,
@@ -65,7 +67,7 @@ fn read_resource(list: &Value, resource: &str, container: Option<&str>) -> Resul
                 used(found)
             }
             None if containers.is_empty() => None,
-            // A member may say anything.
+            // The answer of a member is not trusted.
             None => containers.iter().map(used).try_fold(0_i64, |sum, one| Some(sum.saturating_add(one?))),
         };
         let annotations = item.pointer("/metadata/annotations");
@@ -119,7 +121,7 @@ pub(super) async fn of_object(
 ) -> Result<i64, String> {
     let kind = Gvk::from_api_version(&object.api_version, &object.kind);
     let path = if kind.kind == "Namespace" && kind.group.is_empty() {
-        // An autoscaler sees no other namespace than its own, whatever it names.
+        // An autoscaler sees only its own namespace, whatever it names.
         format!("namespaces/{namespace}/metrics/{}", metric.name)
     } else {
         let resource = scales

@@ -1,4 +1,4 @@
-//! The pods of members, as far as autoscalers look at them: copies that begin with the first question about a member.
+//! The pods of members for autoscalers: mirrors that start with the first request for a member.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use runtime::{Mirror, Supervisor};
 use serde_json::Value;
 use workloads::autoscaling::Pod;
 
-/// How long a new copy is waited for.
+/// How long to wait for a new mirror.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pod, and what it is selected by.
@@ -28,7 +28,7 @@ pub(crate) struct Record {
 
 type Copy = Arc<Mirror<Record>>;
 
-/// The copies of all members that were asked for.
+/// The mirrors of all members that were requested.
 pub(crate) struct Pods {
     supervisor: Supervisor,
     copies: Mutex<HashMap<String, (Weak<Member>, Copy)>>,
@@ -57,7 +57,7 @@ impl Pods {
 
     fn copy(&self, member: &Arc<Member>) -> Copy {
         let mut copies = self.copies.lock();
-        // Members that left, or are reached in another way now, have ended their copies.
+        // The mirrors of members that left, or have a new connection, have ended.
         copies.retain(|_, (of, _)| of.upgrade().is_some_and(|member| !member.stopped().is_cancelled()));
         if let Some((of, copy)) = copies.get(member.name())
             && of.upgrade().is_some_and(|of| Arc::ptr_eq(&of, member))

@@ -1,10 +1,11 @@
-//! What autoscalers would do over a time: the controllers' own decisions, on a clock and a load that are given.
+//! Previews autoscalers: runs the controllers' own decision code on a given clock and load.
 //!
-//! In: a FederatedHPA and a CronFederatedHPA for one workload, what one pod asks for, the cpu that the workload needs at each moment, the
-//! clusters that share its replicas. Out: replicas per cluster at each step. Nothing is asked and nothing is written.
+//! In: a FederatedHPA and a CronFederatedHPA for one workload, what one pod asks for, the cpu that the
+//! workload needs at each moment, the clusters that share its replicas. Out: replicas per cluster at each
+//! step. It makes no requests and writes nothing.
 //!
-//! Pods are taken to start within [`START`], to share the load evenly, and to be divided evenly among the clusters. What a
-//! cluster or a scheduler would do otherwise is not foreseen.
+//! It assumes that pods start within [`START`], share the load evenly, and are divided evenly among the
+//! clusters. It does not simulate anything else that a cluster or a scheduler might do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub const START: SignedDuration = SignedDuration::from_secs(20);
 /// Over which time cpu is measured.
 const WINDOW: SignedDuration = SignedDuration::from_secs(15);
 
-/// What is foreseen.
+/// The input of a preview.
 #[derive(Debug, Clone)]
 pub struct Workload {
     pub autoscaler: Option<FederatedHPA>,
@@ -44,7 +45,7 @@ pub struct Moment {
     pub replicas: Vec<i32>,
 }
 
-/// Foresees replicas from `start` on for as long as said, at each sync period.
+/// Computes the replicas from `start` on for the given time, at each sync period.
 pub fn preview(
     mut workload: Workload,
     settings: &Settings,

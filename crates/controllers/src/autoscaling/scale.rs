@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The resources of the kinds that were asked for. The control plane says which they are, for members, too.
+/// The resources of the kinds that were requested. The control plane's discovery is used for members too.
 #[derive(Debug, Default)]
 pub(crate) struct Scales {
     known: RwLock<HashMap<Gvk, ApiResource>>,
@@ -56,7 +56,7 @@ impl Scale {
 }
 
 impl Scales {
-    /// Returns the resource of a kind. What was found once is remembered; what was not is asked for again.
+    /// Returns the resource of a kind. Found resources are cached; missing ones are looked up again.
     pub(crate) async fn resource(&self, control: &Client, kind: &Gvk) -> Result<ApiResource, Error> {
         if let Some(known) = self.known.read().get(kind) {
             return Ok(known.clone());
@@ -101,7 +101,7 @@ impl Scales {
     }
 }
 
-/// Reads the scale of an object, wherever the client leads.
+/// Reads the scale of an object through the given client.
 pub(crate) async fn get(
     client: &Client,
     namespace: &str,

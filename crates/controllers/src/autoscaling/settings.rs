@@ -1,11 +1,11 @@
-//! What can be chosen about autoscaling by metrics: upstream's flags and defaults.
+//! The settings of autoscaling by metrics: upstream's flags and defaults.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use workloads::autoscaling;
 
-/// What can be chosen about autoscaling by metrics.
+/// The settings of autoscaling by metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// `--horizontal-pod-autoscaler-sync-period`
@@ -33,7 +33,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns what is wrong with it, in the words of the flags.
+    /// Returns what is wrong with it, in terms of the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.sync_period < Duration::from_secs(1) {
             return Err("--horizontal-pod-autoscaler-sync-period must be at least 1s".to_owned());

@@ -1,10 +1,11 @@
-//! Brings replicas that autoscalers in the members chose back into the template of a Deployment.
+//! Writes the replicas that autoscalers in the members chose back into the template of a Deployment.
 //!
 //! Watches: templates (Deployments that keep the replicas of their members), ResourceBindings.
 //! Writes:  `spec.replicas` of the Deployment.
 //!
-//! Off unless named. Only for divided replicas: a duplicated Deployment has a number of its own in each member. Nothing is written
-//! before every member has told of the present replicas: a number on its way down must not come back as a wish.
+//! Off by default. Only for divided replicas: a duplicated Deployment has its own number in each member.
+//! Nothing is written before every member has reported its current replicas: a number that is still on its
+//! way to a member must not come back as a new wish.
 
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ pub(crate) enum Plan {
     Right,
     /// It does not keep the replicas of its members, or each of them has a number of its own.
     NotOurs,
-    /// Not everything has arrived: this is waited for.
+    /// Not everything has arrived: wait for this.
     Wait(&'static str),
 }
 
@@ -103,7 +104,7 @@ fn decide(view: &View) -> Plan {
         return Plan::Wait("all clusters");
     }
     let each = status.aggregated_status.iter().map(|item| {
-        // An autoscaler never goes to nothing: a zero is a number that has not arrived.
+        // An autoscaler never scales to zero, so a zero is a number that has not arrived yet.
         item.status.as_ref().and_then(|status| status.get("replicas")?.as_i64()).filter(|count| *count > 0)
     });
     match each.sum::<Option<i64>>() {

@@ -1,4 +1,4 @@
-//! What becomes of a cluster of cluster-api: joined, unjoined, refused or left alone. Pure.
+//! Decides whether a cluster of cluster-api is joined, unjoined, refused or left alone. Pure.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     pub(super) uid: String,
     /// `status.phase`
     pub(super) phase: String,
-    /// It is being deleted; what is in its cluster still runs.
+    /// It is being deleted; workloads in its cluster still run.
     pub(super) is_deleting: bool,
 }
 
@@ -56,9 +56,9 @@ pub(crate) struct View {
     cluster: Option<Arc<Cluster>>,
     /// What that Cluster was joined for, if it was joined for this.
     origin: Option<Origin>,
-    /// The UID of the management cluster; empty where it does not matter.
+    /// The UID of the management cluster; empty if it does not matter.
     pub(super) management: String,
-    /// The kubeconfig of the object's cluster, if it is to be joined and there is one.
+    /// The kubeconfig of the object's cluster, if it has to be joined and there is one.
     pub(super) kubeconfig: Option<Vec<u8>>,
 }
 
@@ -68,7 +68,7 @@ impl View {
         Self { key, seen, cluster, origin, management: String::new(), kubeconfig: None }
     }
 
-    /// Returns whether all that is missing may be a kubeconfig.
+    /// Returns whether only the kubeconfig may be missing.
     pub(super) fn may_join(&self) -> bool {
         self.cluster.is_none() && self.seen.as_ref().is_some_and(|seen| seen.obstacle().is_none())
     }
@@ -84,9 +84,9 @@ impl View {
 pub(crate) enum Plan {
     /// Nothing, for this reason.
     Nothing(&'static str),
-    /// It would be joined if this was not so; users are told.
+    /// It cannot be joined for this reason; an event says so.
     Refuse(String),
-    /// It becomes a member that was joined for this object, by this way.
+    /// It is joined for this object, with this kubeconfig.
     Join(Origin, Access),
     /// The Cluster that was joined for this object is deleted.
     Unjoin(Origin),
@@ -121,8 +121,8 @@ fn joined(view: &View, cluster: &Cluster, origin: &Origin) -> Plan {
         return match seen.obstacle() {
             _ if seen.uid == origin.uid => Plan::Nothing("it is joined"),
             Some(why) => Plan::Nothing(why),
-            // The same cluster may have a new object, restored from a backup or moved from another management cluster. So
-            // nothing leaves on its own here, as in upstream.
+            // The same cluster may have a new object, restored from a backup or moved from another management
+            // cluster. So nothing is unjoined automatically here, as in upstream.
             None => Plan::Refuse(format!(
                 "cluster {} was joined for another object of this name; it is joined for this one when it has been unjoined",
                 view.key.name
@@ -130,7 +130,7 @@ fn joined(view: &View, cluster: &Cluster, origin: &Origin) -> Plan {
         };
     }
     if view.management != origin.management {
-        // An empty management cluster behind the same address must not take everything away.
+        // An empty management cluster behind the same address must not unjoin everything.
         return Plan::Nothing("it was joined from another management cluster");
     }
     if cluster.spec.sync_mode == ClusterSyncMode::Pull {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::world::World;
 
-/// A management cluster that answers what a test says, by path. Whatever else it is asked for, it knows nothing of.
+/// A management cluster that gives the answers that a test sets, by path. All other paths are not found.
 #[derive(Clone, Default)]
 struct Management(Arc<Mutex<BTreeMap<String, (u16, Value)>>>);
 
@@ -84,7 +84,7 @@ impl Test {
         format!("/apis/cluster.x-k8s.io/v1beta1/namespaces/capi/clusters/{}", self.key.name)
     }
 
-    /// Has the management cluster say that the object is gone.
+    /// Makes the management cluster answer that the object is gone.
     fn is_deleted(&self) {
         let details = json!({ "name": self.key.name, "group": GROUP, "kind": "clusters" });
         let status = json!({
@@ -98,7 +98,7 @@ impl Test {
         self.world.once(self.discovery.as_ref(), &self.key).await
     }
 
-    /// Returns the keys that wait for their turn.
+    /// Returns the keys that wait in the queue.
     fn drain(&self) -> Vec<Key> {
         let stop = CancellationToken::new();
         let mut taken = Vec::new();

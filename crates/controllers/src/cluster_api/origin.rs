@@ -1,4 +1,5 @@
-//! What a Cluster was joined for: the annotation by which the discovery knows its own.
+//! What a Cluster was joined for: the annotation by which the discovery recognises the Clusters that it
+//! joined.
 
 use std::fmt;
 

@@ -4,8 +4,9 @@
 //!          many are lost).
 //! Writes:  `spec.clusters` and `spec.gracefulEvictionTasks` of bindings.
 //!
-//! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump. While
-//! [too many clusters are lost](super::halt) nobody is evicted: what is reported then may be long outdated. It counts anew afterwards.
+//! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that
+//! does not jump. While [too many clusters are lost](super::halt) nothing is evicted, because reports may be
+//! out of date. Afterwards the time starts again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -93,7 +94,7 @@ pub(crate) struct View<B> {
     unhealthy_for: BTreeMap<String, Duration>,
     /// Too many clusters are lost.
     halted: bool,
-    /// Somebody can tell whether resources of this kind are healthy.
+    /// The interpreter has a health rule for this kind.
     has_health: bool,
     /// The gate GracefulEviction is open.
     graceful: bool,
@@ -105,13 +106,13 @@ pub(crate) struct View<B> {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     evict: Vec<GracefulEvictionTask>,
-    /// Clusters in which it is unhealthy; time is counted for these, and for no others.
+    /// Clusters in which it is unhealthy; time is counted only for these.
     watch: Vec<String>,
     /// Look again after this time.
     again: Option<Duration>,
-    /// Why somebody who is to be evicted is not.
+    /// Why a due eviction is not possible.
     refused: Option<String>,
-    /// Why what is due does not happen yet.
+    /// Why a due eviction does not happen yet.
     held: Option<&'static str>,
 }
 
@@ -120,7 +121,7 @@ fn decide<B: Binding>(view: &View<B>) -> Plan {
     let binding = view.binding.as_ref();
     let (spec, status) = (binding.spec(), binding.status());
     let Some(behaviour) = behaviour(binding) else { return plan };
-    // A namespaced workload takes its dependencies along, or would not work elsewhere.
+    // A namespaced workload has to propagate its dependencies; otherwise it would not work elsewhere.
     let complete = !B::NAMESPACED || spec.propagate_deps;
     if binding.metadata().deletion_timestamp.is_some() || !view.has_health || !complete {
         return plan;
@@ -140,7 +141,7 @@ fn decide<B: Binding>(view: &View<B>) -> Plan {
                 plan.watch.push(cluster.to_owned());
                 plan.again = Some(plan.again.map_or(left, |again| again.min(left)));
             }
-            // The end of the outage brings us back here.
+            // The end of the outage enqueues the binding again.
             None if view.halted => {
                 plan.watch.push(cluster.to_owned());
                 plan.held = Some("too many clusters are lost at once");
@@ -224,7 +225,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         if let Some(held) = plan.held {
             tracing::debug!(controller = component::<B>(), object = %key, held, "an eviction waits");
         }
-        // Until the eviction is written, what it has waited for counts.
+        // Until the eviction is written, the time that has passed counts.
         let leaving = plan.evict.iter().map(|task| task.from_cluster.clone());
         self.count(key, &plan.watch.iter().cloned().chain(leaving).collect::<Vec<_>>());
         if !plan.evict.is_empty() {

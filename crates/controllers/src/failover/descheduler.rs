@@ -1,13 +1,15 @@
-//! Takes replicas out of clusters in which they cannot be scheduled, so that the scheduler places them elsewhere.
+//! Removes replicas from clusters in which they cannot be scheduled, so that the scheduler places them
+//! elsewhere.
 //!
 //! Watches: ResourceBindings, Clusters; looks at the bindings every `Settings::interval`. Asks members, or their estimators, for
 //!          pods that wait.
 //! Writes:  `spec.clusters` of ResourceBindings: fewer replicas.
 //!
-//! `descheduler` in `--controllers`, off unless named; upstream has a program of its own for it (`karmada-descheduler`), and
-//! `karmada controllers --controllers=descheduler` is one, too. Members are asked directly; upstream needs an estimator for each. Only
-//! those that this process does not reach, such as clusters in pull mode, are asked through the estimator that they have. A cluster
-//! that cannot be asked keeps its replicas.
+//! `descheduler` in `--controllers`, off by default. Upstream has a separate program for it
+//! (`karmada-descheduler`); here, `karmada controllers --controllers=descheduler` does the same. Members are
+//! asked directly, while upstream needs an estimator for each. Only members that this process cannot reach,
+//! such as clusters in pull mode, are asked through their estimator. A cluster that cannot be asked keeps its
+//! replicas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +30,13 @@ use crate::members::Shared;
 use crate::table::Start;
 
 const COMPONENT: &str = "karmada-descheduler";
-/// One after the other, as upstream: the scheduler shall see the room that the first one found before the next one looks.
+/// One at a time, as upstream: the scheduler should place the replicas of one binding before the next one is
+/// checked.
 const WORKERS: usize = 1;
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What can be chosen about it.
+/// The options of the descheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `--descheduling-interval`
@@ -65,10 +68,10 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     })
 }
 
-/// Looks at all bindings again and again.
+/// Enqueues all bindings periodically.
 async fn look(controller: Arc<Controller>, queue: Arc<Queue<Key>>) {
     let shared = &controller.shared;
-    // An interval of zero would never rest.
+    // An interval of zero would loop without a pause.
     let interval = shared.failover.descheduler.interval.max(Duration::from_secs(1));
     loop {
         tokio::select! {
@@ -116,7 +119,7 @@ pub(crate) struct View {
     unschedulable: BTreeMap<String, i32>,
 }
 
-/// What is to be done.
+/// The plan.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// The clusters with fewer replicas; nothing if all may stay.
@@ -135,7 +138,7 @@ fn decide(view: &View) -> Plan {
         }
         let (before, ready) = (target.replicas, ready(&view.binding, &target.name));
         let mut after = before - stuck;
-        // What runs is not taken away, whatever the count of those that wait says.
+        // Running replicas are never removed, whatever the number of waiting ones.
         if after < ready && ready <= before {
             after = ready;
         }
@@ -201,7 +204,8 @@ impl Controller {
         Self { shared: shared.clone(), estimators }
     }
 
-    /// Connects to the estimators of clusters that this process does not reach itself, and to no others any more.
+    /// Connects to the estimators of clusters that this process cannot reach itself, and closes all other
+    /// connections.
     async fn connect(&self) {
         let clusters = self.shared.mirrors.clusters.all();
         let names: Vec<&str> =

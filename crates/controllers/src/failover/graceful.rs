@@ -1,4 +1,4 @@
-//! Ends evictions: the old copy goes once its replacement is healthy, or when it has been waited for long enough.
+//! Ends evictions: the old copy is removed once its replacement is healthy, or after a timeout.
 //!
 //! Watches: both kinds of bindings that have eviction tasks (any change: health is part of their status), Clusters (how many are
 //!          lost).
@@ -33,8 +33,8 @@ use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
 const WORKERS: usize = 5;
-/// How long a report of health may be older than the replicas that a cluster got. An override that lowers the replicas
-/// of a cluster makes the two differ forever.
+/// How long a health report may lag behind the replicas that a cluster got. There is a limit because an
+/// override that lowers the replicas of a cluster makes the two differ for ever.
 const CATCH_UP: SignedDuration = SignedDuration::from_secs(30);
 
 struct Controller<B> {
@@ -46,12 +46,12 @@ struct Controller<B> {
 #[derive(Debug, Default)]
 struct Ages(HashMap<Key, Vec<Sighting>>);
 
-/// The first sight of a task.
+/// When a task was first seen.
 #[derive(Debug)]
 struct Sighting {
     cluster: String,
     created: Timestamp,
-    /// How old it was then, by the clock on the wall.
+    /// How old it was then, by the system's clock.
     age: SignedDuration,
     at: Instant,
 }
@@ -129,7 +129,7 @@ impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
         let bindings = Bindings::<B>::new(plane, component::<B>(), component::<B>());
         let is_leaving = |binding: &Arc<B>| !binding.spec().graceful_eviction_tasks.is_empty();
-        // One that has none left is looked at once more, and forgotten.
+        // A binding without tasks is reconciled once more, and forgotten.
         bindings.push_on(move |change| {
             change.new.as_ref().is_some_and(is_leaving) || change.old.as_ref().is_some_and(is_leaving)
         });
@@ -156,23 +156,23 @@ pub(crate) struct View<B> {
     halted: bool,
 }
 
-/// What becomes of the tasks.
+/// What to do with the tasks.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// The tasks as they should be, if that is not as they are.
+    /// The tasks as they should be, if they differ.
     tasks: Option<Vec<GracefulEvictionTask>>,
-    /// Clusters that have been left, and why that is over.
+    /// Clusters whose eviction has ended, and why.
     ended: Vec<(String, &'static str)>,
     /// Look again after this time.
     again: Option<Duration>,
 }
 
-/// What becomes of one task.
+/// What to do with one task.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// It begins to count.
+    /// Its time starts now.
     Stamp,
-    /// It stays, until somebody decides or for this much longer.
+    /// It stays, until a user decides or for this much longer.
     Keep(Option<SignedDuration>),
     End(&'static str),
 }
@@ -212,7 +212,7 @@ fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDur
         Some(false) => return Next::End("its removal was confirmed"),
         None => {}
     }
-    // The end of the outage brings us back here.
+    // The end of the outage enqueues the binding again.
     if view.halted {
         return Next::Keep(None);
     }

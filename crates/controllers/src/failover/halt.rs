@@ -1,7 +1,8 @@
-//! Whether evictions stand still: one answer for everybody who begins or ends them.
+//! Says whether evictions are halted: one answer for all controllers that start or end them.
 //!
-//! In: the Clusters, as they change. Out: what was seen of them, whether [too many are lost](super::outage), and a call for those
-//! who wait for the end of that. It exists in every process that evicts, whichever of its controllers run there.
+//! In: the Clusters, as they change. Out: what was seen of them, whether [too many are lost](super::outage),
+//! and a call to subscribers when that ends. It exists in every process that evicts, whichever of its
+//! controllers run there.
 
 use std::sync::Arc;
 
@@ -15,12 +16,13 @@ use super::metrics::METRICS;
 use super::outage::{Limits, Loss, Sight, Told};
 use crate::environment::Environment;
 
-/// Who tells of it. Upstream has no such limit.
+/// The source of the events. Upstream has no such limit.
 const COMPONENT: &str = "taint-manager";
 const HALTED: &str = "EvictionsHalted";
 const RESUMED: &str = "EvictionsResumed";
 
-/// Is told which cluster has changed; no name means that evictions stop or go on, which concerns all.
+/// Called with the cluster that has changed; no name means that evictions are halted or resumed, which
+/// concerns all.
 type Listener = Box<dyn Fn(Option<&str>) + Send + Sync>;
 
 /// Watches over the clusters.
@@ -30,29 +32,31 @@ pub(crate) struct Halt {
     limits: Limits,
     sight: Mutex<Sight>,
     standing: Mutex<Standing>,
-    /// Which clusters have been told that evictions stand still. Taken before `standing`, which is taken before `sight`.
+    /// The clusters that have an event about the halt. Locked before `standing`, which is locked before
+    /// `sight`.
     told: Mutex<Told>,
     listeners: RwLock<Vec<Listener>>,
 }
 
-/// Whether evictions stand still.
+/// Whether evictions are halted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     /// Too many clusters are lost.
     pub(super) halted: bool,
-    /// When that was over last. What was counted before proves nothing: time counts anew from then.
+    /// When the last halt ended. Time before that does not count.
     pub(super) resumed: Option<Instant>,
 }
 
 impl Standing {
-    /// Returns since when something counts that was first seen then.
+    /// Returns the time from which an observation counts: `seen`, or the end of the last halt if that is
+    /// later.
     pub(super) fn since(self, seen: Instant) -> Instant {
         self.resumed.map_or(seen, |resumed| resumed.max(seen))
     }
 }
 
 impl Halt {
-    /// Begins to watch. Whoever subscribes to the clusters later finds it up to date.
+    /// Starts to watch. Subscribers that register with the clusters later find it up to date.
     pub(crate) fn new(environment: &Environment) -> Arc<Self> {
         let clusters = environment.mirrors.clusters.clone();
         let halt = Arc::new(Self {
@@ -68,7 +72,7 @@ impl Halt {
         clusters.subscribe(move |change| {
             let name = &change.key.name;
             let relevant = noticing.sight.lock().note(name, change.new.as_deref(), Instant::now());
-            // The first list is not complete before its end; what it means is looked at when the workers start.
+            // The first list is incomplete until its end, so it is evaluated when the workers start.
             if relevant && !change.initial && !noticing.review() {
                 noticing.tell(Some(name));
             }
@@ -76,7 +80,7 @@ impl Halt {
         halt
     }
 
-    /// Has somebody told of what changes.
+    /// Adds a subscriber.
     pub(crate) fn subscribe(&self, listener: impl Fn(Option<&str>) + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
     }
@@ -94,10 +98,10 @@ impl Halt {
         self.sight.lock()
     }
 
-    /// Looks whether too many clusters are lost. Tells clusters that do not know, and returns true when that has changed and all
-    /// were told.
+    /// Checks whether too many clusters are lost. Emits the missing events, and returns true when the answer
+    /// has changed and all subscribers were called.
     pub(super) fn review(&self) -> bool {
-        // One review at a time, or an older one could have the last word.
+        // One review at a time, so that an older one cannot overwrite a newer result.
         let mut told = self.told.lock();
         let (loss, lost) = {
             let sight = self.sight.lock();
@@ -106,7 +110,7 @@ impl Halt {
         let halted = loss.exceeds(self.limits);
         let turned = self.turn(halted, Instant::now());
         METRICS.halted(halted);
-        // Whoever is lost while evictions stand still hears of it, too.
+        // A cluster that is lost while evictions are halted also gets the event.
         let news = told.news(halted, lost);
         if turned || !news.is_empty() {
             self.announce(halted, loss, |cluster| !halted || news.contains(cluster));
@@ -117,7 +121,7 @@ impl Halt {
         turned
     }
 
-    /// Takes note of whether evictions stand still; returns whether that is new.
+    /// Records whether evictions are halted; returns whether that has changed.
     fn turn(&self, halted: bool, now: Instant) -> bool {
         let mut standing = self.standing.lock();
         if standing.halted == halted {
@@ -125,7 +129,7 @@ impl Halt {
         }
         standing.halted = halted;
         if !halted {
-            // Nobody sees that evictions go on before time counts anew.
+            // The time is reset before any reader sees that evictions are resumed.
             self.sight.lock().count_anew(now);
             standing.resumed = Some(now);
         }
@@ -144,7 +148,7 @@ impl Halt {
             format!("{lost} of {all} clusters are lost: evictions go on.")
         };
         tracing::warn!(controller = COMPONENT, lost, all, "{message}");
-        // When evictions go on there may be none left that is lost: all are told.
+        // When evictions are resumed, no cluster may be lost any more, so all of them get the event.
         for cluster in self.clusters.all() {
             if !concerns(cluster.metadata.name.as_deref().unwrap_or("")) {
                 continue;

@@ -55,7 +55,7 @@ impl Metrics {
     }
 }
 
-/// The bindings of one kind that are to be evicted, and from where; as long as they are not, they count.
+/// The bindings of one kind that wait for eviction, and from which clusters.
 pub(super) struct Waiting {
     queue: &'static str,
     kind: &'static str,
@@ -67,7 +67,7 @@ impl Waiting {
         Self { queue, kind, clusters: Mutex::default() }
     }
 
-    /// Notes from which clusters a binding is to be evicted; from none if nothing waits any more.
+    /// Records from which clusters a binding has to be evicted; none if nothing waits any more.
     pub(super) fn note(&self, key: &Key, clusters: Vec<String>) {
         let mut all = self.clusters.lock();
         for cluster in &clusters {

@@ -1,10 +1,11 @@
-//! How many clusters are lost, since when, and whether that is too many to be true.
+//! Counts how many clusters are lost and since when, and says whether there are implausibly many.
 //!
 //! A control plane that loses sight of most of its clusters at once has probably lost its own network. Moving everything to the
 //! few clusters that are left would do more harm than waiting, so evictions stop, as Kubernetes stops them for a zone.
 //!
-//! Time is counted from when this process saw that a cluster was lost or tainted, with a clock that does not jump. What happened
-//! before a restart or a change of the leader, and a correction of the system's time, thus never count as silence of a cluster.
+//! Time is counted from when this process saw that a cluster was lost or tainted, with a clock that does not
+//! jump. So a restart, a change of the leader or a correction of the system's time never counts as an outage
+//! of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,13 +32,13 @@ pub(super) struct Sight {
 #[derive(Debug)]
 struct Seen {
     lost: bool,
-    /// Lost, or not lost, since then; at the latest since this process has seen the cluster.
+    /// Lost, or not lost, since then; at the earliest since this process first saw the cluster.
     since: Instant,
-    /// The taints that drive out, by what tells them apart, and since when.
+    /// The NoExecute taints, by identity, and since when.
     taints: BTreeMap<TaintId, Instant>,
 }
 
-/// A taint that was taken away and set again has another time, and counts anew.
+/// A taint that was removed and set again has another time, and starts again.
 type TaintId = (String, String, Option<String>);
 
 fn id(taint: &Taint) -> TaintId {
@@ -53,21 +54,21 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Returns whether so many are lost that the control plane itself is the suspect.
+    /// Returns whether so many are lost that the control plane itself is probably at fault.
     pub(super) fn exceeds(self, limits: Limits) -> bool {
         self.lost >= limits.clusters.max(1)
             && self.lost.saturating_mul(100) >= self.all.saturating_mul(usize::from(limits.percent))
     }
 }
 
-/// Returns whether a cluster is lost. One that leaves, or has not reported yet, is not.
+/// Returns whether a cluster is lost. A cluster that is being removed, or has not reported yet, is not.
 pub(super) fn is_lost(cluster: &Cluster) -> bool {
     cluster.metadata.deletion_timestamp.is_none()
         && cluster.status.condition(READY).is_some_and(|ready| ready.status != "True")
 }
 
 impl Sight {
-    /// Takes note of a cluster; returns whether something changed that counts for evictions.
+    /// Records a cluster; returns whether something changed that matters to evictions.
     pub(super) fn note(&mut self, name: &str, cluster: Option<&Cluster>, now: Instant) -> bool {
         let Some(cluster) = cluster.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
             return self.clusters.remove(name).is_some();
@@ -93,7 +94,7 @@ impl Sight {
         !known || turned || !before.iter().eq(seen.taints.keys())
     }
 
-    /// Begins to count anew. While too many clusters were lost, what was seen of them proves nothing.
+    /// Restarts all times. Observations made while too many clusters were lost are not reliable.
     pub(super) fn count_anew(&mut self, now: Instant) {
         for seen in self.clusters.values_mut() {
             seen.since = now;
@@ -123,12 +124,12 @@ impl Sight {
     }
 }
 
-/// The clusters that were told that evictions stand still.
+/// The clusters that have an event about the halt.
 #[derive(Debug, Default)]
 pub(super) struct Told(BTreeSet<String>);
 
 impl Told {
-    /// Returns which of the lost clusters have not been told yet, and takes it that they are told now.
+    /// Returns the lost clusters that have no such event yet, and records that they get one now.
     pub(super) fn news(&mut self, halted: bool, lost: Vec<String>) -> BTreeSet<String> {
         let lost: BTreeSet<String> = if halted { lost.into_iter().collect() } else { BTreeSet::new() };
         let before = std::mem::replace(&mut self.0, lost);

@@ -1,8 +1,8 @@
-//! How fast evictions follow each other. The first few happen at once; after that each waits for its turn.
+//! Limits the rate of evictions. The first few happen at once; after that each waits for its turn.
 //!
-//! A key keeps its turn while it waits, so that a thousand keys wake up one after the other and not all together. Only a turn that
-//! is taken costs time: one that is given back goes to whoever asks next. A cluster that comes back before its turn thus leaves no
-//! gap of half an hour in which nobody else is evicted.
+//! A key keeps its turn while it waits, so that a thousand keys wake up one after the other and not all
+//! together. Only a turn that is used costs time: one that is given back goes to the next key. So a cluster
+//! that comes back before its turn does not leave a gap of half an hour without evictions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const BURST: u32 = 3;
 /// How long an eviction takes where the rate is zero, as upstream.
 const STANDSTILL: Duration = Duration::from_secs(1800);
-/// How long a key rests before it asks again: others may have given back turns that are sooner than its own.
+/// How long a key waits before it asks again: others may have given back earlier turns than its own.
 const REST: Duration = Duration::from_secs(60);
 
 /// Gives turns to keys.
@@ -28,7 +28,7 @@ pub(super) struct Pace<K> {
 #[derive(Debug)]
 struct State<K> {
     turns: HashMap<K, Instant>,
-    /// Turns that were given back before they were taken.
+    /// Turns that were given back unused.
     free: BTreeSet<Instant>,
     /// The turn after all that have been given.
     next: Option<Instant>,
@@ -51,7 +51,7 @@ impl<K: Eq + Hash + Clone> Pace<K> {
 
     fn wait_at(&self, key: &K, now: Instant) -> Option<Duration> {
         let state = &mut *self.state.lock();
-        // Turns that nobody took add up to the burst, and to no more.
+        // Unused turns add up to the burst, but not more.
         let earliest = now.checked_sub(self.interval * (BURST - 1)).unwrap_or(now);
         state.free = state.free.split_off(&earliest);
         let held = state.turns.get(key).copied();
@@ -78,7 +78,7 @@ impl<K: Eq + Hash + Clone> Pace<K> {
         self.state.lock().turns.remove(key);
     }
 
-    /// A key needs no turn any more; whoever asks next may have it.
+    /// A key no longer needs its turn; the next key may have it.
     pub(super) fn give_back(&self, key: &K) {
         let state = &mut *self.state.lock();
         state.free.extend(state.turns.remove(key));

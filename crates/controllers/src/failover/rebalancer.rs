@@ -1,6 +1,6 @@
-//! Has workloads placed afresh on request, and removes the request when it has served its time.
+//! Has workloads placed afresh on request, and deletes the request after its TTL.
 //!
-//! Watches: WorkloadRebalancers (that they appear or ask for something else), both kinds of bindings.
+//! Watches: WorkloadRebalancers (created, or with a changed spec), both kinds of bindings.
 //! Writes:  `spec.rescheduleTriggeredAt` of bindings; the status of WorkloadRebalancers; deletes those whose time is over.
 
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn rank(workload: &ObjectReference) -> String {
 fn decide(view: &View, now: Timestamp) -> Plan {
     let (spec, old) = (&view.rebalancer.spec, &view.rebalancer.status);
     let created = view.rebalancer.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    // What was done stays in the list, also if it is not asked for any more.
+    // Finished workloads stay in the list, even if the spec no longer names them.
     let kept = old.observed_workloads.iter().filter(|one| {
         spec.workloads.contains(&one.workload) || one.result == Some(RebalanceResult::Successful)
     });
@@ -161,7 +161,7 @@ impl Reconcile for Controller {
             };
             if let Err(error) = asked {
                 errors.push(error);
-                // It is open still, and the request is not finished.
+                // It is still pending, so the request is not finished.
                 let open = status.observed_workloads.iter_mut().find(|one| one.workload == *workload);
                 open.into_iter().for_each(|one| one.result = None);
                 status.finish_time.clone_from(&rebalancer.status.finish_time);
@@ -194,8 +194,8 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// Returns the binding of a workload. What is not in the copy may exist all the same, and "not found" is final: the
-    /// server is asked.
+    /// Returns the binding of a workload. A binding that is not in the mirror may still exist, and "not
+    /// found" is final, so the server is asked.
     async fn binding<B: StoredBinding>(&self, workload: &ObjectReference) -> Result<Option<Arc<B>>, Error> {
         let name = api::names::binding(&workload.kind, &workload.name);
         let key = Key::new(workload.namespace.clone(), name);

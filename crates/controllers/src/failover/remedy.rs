@@ -46,7 +46,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
 }
 
-/// Returns whether a cluster may call for other actions, or somebody else has changed them.
+/// Returns whether a cluster may need other actions, or whether its actions were changed by others.
 fn is_news(change: &Change<'_, Cluster>) -> bool {
     match (&change.old, &change.new) {
         (Some(old), Some(new)) => {
@@ -74,7 +74,7 @@ pub(crate) struct View {
     remedies: Vec<Arc<Remedy>>,
 }
 
-/// The actions as they should be, if that is not as they are.
+/// The actions as they should be, if they differ.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
     actions: Option<Vec<String>>,

@@ -1,4 +1,4 @@
-//! What can be chosen about failover: upstream's flags and defaults, and the limit that stops evictions.
+//! The settings of failover: upstream's flags and defaults, and the limit that halts evictions.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use api::policy::PurgeMode;
 use super::descheduler;
 use super::outage::Limits;
 
-/// What can be chosen about failover.
+/// The settings of failover.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// `--enable-taint-manager`
@@ -43,7 +43,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns what is wrong with it, in the words of the flags.
+    /// Returns what is wrong with it, in terms of the flags.
     pub fn check(&self) -> Result<(), String> {
         if !self.evictions_per_second.is_finite() || self.evictions_per_second < 0.0 {
             return Err("--resource-eviction-rate must be greater than or equal to 0".to_owned());

@@ -4,9 +4,10 @@
 //! Writes:  `spec.clusters` and `spec.gracefulEvictionTasks` of bindings.
 //!
 //! `taint-manager`, as upstream; upstream has no name for it in `--controllers`. It acts only with
-//! `--enable-no-execute-taint-eviction`. The taints are set by administrators or by a ClusterTaintPolicy. Four things hold an
-//! eviction back: the seconds of a toleration, a cluster that was lost or came back a moment ago (others may be about to
-//! follow), [an outage](super::halt) of too many clusters, and [the pace](super::pace).
+//! `--enable-no-execute-taint-eviction`. The taints are set by administrators or by a ClusterTaintPolicy.
+//! Four things delay an eviction: the seconds of a toleration, a cluster that was lost or came back a moment
+//! ago (others may be about to follow), [an outage](super::halt) of too many clusters, and [the
+//! pace](super::pace).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -140,17 +141,17 @@ fn is_news<B: Binding>(change: &Change<'_, B>) -> bool {
 /// A binding and what is wrong with its clusters.
 pub(crate) struct View<B> {
     binding: Arc<B>,
-    /// The clusters it is in that have taints which drive out.
+    /// Its clusters that have NoExecute taints.
     places: Vec<Place>,
     halted: bool,
     settle: Duration,
-    /// What becomes of the old copy if the policy says nothing.
+    /// How the old copy is removed if the policy does not say.
     purge_mode: PurgeMode,
     /// The gate StatefulFailoverInjection is open.
     preserve: bool,
 }
 
-/// A cluster with taints that drive out.
+/// A cluster with NoExecute taints.
 #[derive(Debug)]
 struct Place {
     cluster: String,
@@ -168,7 +169,7 @@ pub(crate) struct Plan {
     again: Option<Duration>,
     /// Look again when this has changed.
     waiting: Option<String>,
-    /// Why what is due does not happen yet.
+    /// Why a due eviction does not happen yet.
     held: Option<&'static str>,
 }
 
@@ -177,14 +178,14 @@ fn decide<B: Binding>(view: &View<B>) -> Plan {
     if view.binding.metadata().deletion_timestamp.is_some() {
         return plan;
     }
-    // Without a placement nobody has said what is tolerated, and nobody could place it elsewhere.
+    // Without a placement there are no tolerations, and the scheduler could not place it elsewhere.
     let Some(placement) = applied_placement(view.binding.as_ref()) else { return plan };
     let later = |again: Option<Duration>, wait: Duration| Some(again.map_or(wait, |again| again.min(wait)));
     for place in &view.places {
         match due(place, &placement.cluster_tolerations) {
             Stay::Forever => {}
             Stay::For(left) => plan.again = later(plan.again, left),
-            // The end of the outage brings us back here.
+            // The end of the outage enqueues the binding again.
             Stay::Over(_) if view.halted => plan.held = Some("too many clusters are lost at once"),
             Stay::Over(_) if place.unchanged_for < view.settle => {
                 plan.again = later(plan.again, view.settle - place.unchanged_for);
@@ -287,7 +288,8 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             if let Some(wait) = pace.wait(key) {
                 return Ok(again(Some(wait)));
             }
-            // What cannot be written keeps its turn: it is tried again, and not at the end of the line.
+            // An eviction whose write failed keeps its turn: it is retried without waiting at the end of the
+            // line.
             self.evict(&view.binding, &plan.evict).await?;
             pace.taken(key);
             self.waiting.note(key, Vec::new());
@@ -300,7 +302,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 }
 
 impl<B: StoredBinding> Controller<B> {
-    /// Takes note that a binding is not evicted.
+    /// Records that a binding is not evicted.
     fn spare(&self, key: &Key) {
         self.manager.pace.give_back(key);
         self.waiting.note(key, Vec::new());

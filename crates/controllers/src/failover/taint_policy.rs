@@ -1,6 +1,6 @@
 //! Taints clusters by their conditions, as ClusterTaintPolicies say.
 //!
-//! Watches: Clusters (that they appear, their conditions), ClusterTaintPolicies (that they appear or say something else).
+//! Watches: Clusters (new ones, their conditions), ClusterTaintPolicies (new ones, changes of their spec).
 //! Writes:  `spec.taints` of Clusters. A policy that is deleted leaves its taints where they are, as upstream.
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub(crate) struct View {
     policies: Vec<Arc<ClusterTaintPolicy>>,
 }
 
-/// The taints as they should be, if that is not as they are.
+/// The taints as they should be, if they differ.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
     taints: Option<Vec<Taint>>,
@@ -80,7 +80,7 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     }
     let mut policies: Vec<&ClusterTaintPolicy> =
         policies.iter().map(AsRef::as_ref).filter(|policy| is_meant(policy, cluster)).collect();
-    // The oldest first; what a younger one says has the last word.
+    // The oldest policy first; a younger one overrides it.
     policies.sort_by_key(|policy| {
         let created = policy.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (created, policy.metadata.name.clone())
@@ -110,7 +110,8 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     Plan { taints: (taints != cluster.spec.taints).then_some(taints) }
 }
 
-/// Returns whether all conditions hold. An empty list holds for nobody, and so does a condition that the cluster does not have.
+/// Returns whether all conditions hold. An empty list never holds, nor does a condition that the cluster does
+/// not have.
 fn hold(conditions: &[MatchCondition], cluster: &Cluster) -> bool {
     let holds = |wanted: &MatchCondition| {
         let Some(found) = cluster.status.condition(&wanted.condition_type) else { return false };

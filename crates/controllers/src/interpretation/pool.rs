@@ -1,12 +1,12 @@
 //! Threads for scripts.
 //!
-//! A script may compute for up to a second. It does so on a thread that nobody else needs, and there are few of them, so that
-//! scripts cannot take the machine. Whoever was slow runs in the slow lane from then on, until it is quick again: one thread
-//! with the lowest priority for all of them together. So a hundred scripts that loop cost others next to nothing, and quick
-//! scripts do not stand in line behind them.
+//! A script may compute for up to a second. It does so on a dedicated thread, and there are few of them, so
+//! scripts cannot take over the machine. A script that was slow runs in the slow lane from then on, until it
+//! is quick again: the slow lane is one thread with the lowest priority for all slow scripts. So a hundred
+//! scripts that loop cost others next to nothing, and quick scripts do not wait behind them.
 //!
-//! Work that panics is an error of the one who asked. Work that hangs although it has a budget (that would be our fault) is
-//! given up after [`PATIENCE`]; its thread is replaced, and ends if it ever comes back.
+//! A panic becomes an error for the caller. A job that hangs in spite of its budget (that would be our bug)
+//! is abandoned after [`PATIENCE`]; its thread is replaced, and ends if it ever returns.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -23,14 +23,15 @@ use tokio::sync::oneshot;
 
 /// How long work may take after it has begun; scripts end themselves after a second of a free processor.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Whoever computes for longer than this is slow, and quick again when it takes less than the second. Usual scripts take less
-/// than a millisecond. It is the time of the processor that counts: a busy machine makes nobody slow.
+/// A script that computes for longer than the first value is slow, and quick again when it takes less than
+/// the second. Usual scripts take less than a millisecond. Processor time counts, so a busy machine makes no
+/// script slow.
 const SLOW: Duration = Duration::from_millis(20);
 const QUICK: Duration = Duration::from_millis(10);
-/// The lowest priority: runs when nobody else wants to.
+/// The lowest priority: runs when no other thread wants to.
 const LAST: i32 = 19;
 
-/// What is asked of whom: the rules of one kind for one operation are slow or quick together.
+/// The kind and the operation: their rules are slow or quick together.
 pub(super) type Subject = (Gvk, Operation);
 
 /// Why there is no result.
@@ -61,7 +62,7 @@ struct Lane {
     receive: Arc<Mutex<mpsc::Receiver<Job>>>,
 }
 
-/// Returns whether its thread may go on with other work.
+/// Returns whether its thread may continue with other work.
 type Job = Box<dyn FnOnce() -> bool + Send>;
 
 impl Pool {
@@ -92,7 +93,7 @@ impl Pool {
         let given_up = Arc::new(AtomicBool::new(false));
         let abandoned = given_up.clone();
         lane.submit(Box::new(move || {
-            // Nobody waits any more: the process stops, or the key is gone.
+            // The caller no longer waits: the process stops, or the key is gone.
             if begin.send(()).is_err() {
                 return true;
             }
@@ -102,14 +103,14 @@ impl Pool {
             let _ = finish.send((result.map_err(|panic| text(panic.as_ref())), took));
             !abandoned.load(Ordering::SeqCst)
         }));
-        // The line moves: whoever is before us is given up after a while at the latest.
+        // The line always moves: a job before us is abandoned after a while at the latest.
         let _ = begun.await;
         match tokio::time::timeout(self.patience, finished).await {
             Ok(Ok((result, took))) => {
                 self.remember(subject, was_slow, took);
                 result.map_err(Lost::Panicked)
             }
-            // A thread that ends without a word has panicked outside of what is caught.
+            // A thread that ends without an answer has panicked outside the caught section.
             Ok(Err(_)) => Err(Lost::Panicked("its thread is gone".to_owned())),
             Err(_) => {
                 given_up.store(true, Ordering::SeqCst);
@@ -156,7 +157,7 @@ impl Lane {
         self.send.send(job).expect("the lane itself holds the other end");
     }
 
-    /// Counts on another thread instead of one that does not come back.
+    /// Replaces a thread that does not come back.
     fn replace(&self) {
         tracing::error!(pool = self.name, "work hangs; its thread is replaced");
         self.start();
@@ -171,7 +172,8 @@ impl Lane {
                 tracing::debug!(%error, "a thread cannot yield to others");
             }
             loop {
-                // The lock is held while waiting: whoever has it takes the next job, the others wait for the lock.
+                // The lock is held while waiting: its holder takes the next job, the others wait for the
+                // lock.
                 let next = receive.lock().recv();
                 let Ok(job) = next else { return };
                 if !job() {

@@ -20,8 +20,8 @@ pub(super) struct Scripts {
     changes: Changes,
 }
 
-/// How often a collection has changed, and up to which change it has been read. What has changed is read when it is next
-/// needed: many changes at once, as in a first list, are read once.
+/// How often a collection has changed, and up to which change it has been read. Changes are read when they
+/// are next needed, so that many changes at once, as in a first list, are read once.
 pub(super) struct Changes {
     seen: Arc<AtomicU64>,
     read: AtomicU64,
@@ -38,7 +38,7 @@ impl Changes {
         Self { seen, read: AtomicU64::new(0), reading: Mutex::default() }
     }
 
-    /// Calls `read` if something has changed since the last time; whoever comes meanwhile waits for it.
+    /// Calls `read` if something has changed since the last time; other callers wait for it meanwhile.
     pub(super) fn catch_up(&self, read: impl FnOnce()) {
         let is_new = || self.read.load(Ordering::SeqCst) < self.seen.load(Ordering::SeqCst);
         if !is_new() {
@@ -191,13 +191,13 @@ mod tests {
                         object["kind"] = format!("Hostile{index}").into();
                         let answer = scripts.ask(Question::Health { object }).await;
                         assert!(answer.is_err());
-                        // A key that fails rests before it is tried again.
+                        // A key that fails waits before it is tried again.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 })
             })
             .collect();
-        // Each that takes long is found out once; then they share one thread that yields to all others.
+        // Each slow script is detected once; then they share one thread that yields to all others.
         let (started, mut known) = (Instant::now(), usize::MAX);
         while known != scripts.pool.slow() {
             known = scripts.pool.slow();

@@ -1,8 +1,8 @@
-//! How questions reach webhooks: HTTPS to a URL or to a Service of the control plane, in the words of Go's client where it
-//! fails.
+//! Sends requests to webhooks: HTTPS to a URL or to a Service of the control plane, with the error messages
+//! of Go's client.
 //!
-//! A Service is asked by its name (`<name>.<namespace>.svc`), which its certificate is checked against, at the address that
-//! the Service in the control plane tells. Answers are limited.
+//! A Service is asked by its name (`<name>.<namespace>.svc`), which its certificate is checked against, at
+//! the address of that Service in the control plane. The size of answers is limited.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -29,7 +29,7 @@ use trust::Trust;
 
 /// No API server stores objects of more than 3 MiB; an answer carries one, or a patch of one.
 const ANSWER_LIMIT: usize = 8 << 20;
-/// How much of an answer that refuses is told.
+/// How much of a refusing answer is shown.
 const REFUSAL_LIMIT: usize = 1 << 10;
 /// As Go's default transport.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ const KEEP: usize = 8;
 
 /// Why there is no answer.
 pub(super) enum Failure {
-    /// The configuration leads nowhere.
+    /// The configuration names no usable address.
     Client(String),
     Call(String),
 }
@@ -56,7 +56,7 @@ type Sender = SendRequest<Full<Bytes>>;
 
 pub(super) struct Transport {
     client: Client,
-    /// Connections that nobody uses at this moment.
+    /// Idle connections.
     idle: Mutex<HashMap<Destination, Vec<Sender>>>,
 }
 
@@ -134,7 +134,7 @@ impl Transport {
         self.idle.lock().clear();
     }
 
-    /// Sends a question and returns the document that came back. `timeout` is told to the other side, `longest` is not.
+    /// Sends a request and returns the answer. `timeout` is sent to the other side, `longest` is not.
     pub(super) async fn post(
         &self,
         config: &WebhookClientConfig,
@@ -191,7 +191,7 @@ impl Transport {
             match sender.try_send_request(request).await {
                 Ok(response) => break (sender, response),
                 Err(mut failed) => {
-                    // A kept connection was closed before the question left: it goes out on a new one.
+                    // An idle connection was closed before the request was sent: it is sent on a new one.
                     let unsent = failed.take_message().is_some();
                     if fresh || !unsent {
                         return Err(go_words(&failed.into_error()));
@@ -296,7 +296,7 @@ fn go_words(error: &hyper::Error) -> String {
     error.to_string()
 }
 
-/// Says what an answer means that is no success.
+/// Returns the error for an answer that is not a success.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     if let Ok(said) = serde_json::from_slice::<Value>(body)
         && pointer::text(&said, "/kind") == "Status"

@@ -1,5 +1,5 @@
-//! The second layer: ResourceInterpreterWebhookConfiguration. Which hook is asked and what its answer means is in
-//! `interpreter::webhook`; here the question travels.
+//! The second layer: ResourceInterpreterWebhookConfiguration. `interpreter::webhook` decides which hook is
+//! asked and what its answer means; this file sends the request.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use super::scripts::Changes;
 use super::transport::Transport;
 
-/// How many questions one hook has at a time. The others wait; nobody waits for them but their own keys.
+/// How many requests one hook gets at a time. The others wait, and delay only their own keys.
 const IN_FLIGHT: usize = 16;
 /// How long a hook that names no timeout may take: the most that one may name. Upstream waits for ever.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ pub(super) struct Webhooks {
     mirror: Arc<Mirror<ResourceInterpreterWebhookConfiguration>>,
     hooks: RwLock<Arc<Hooks>>,
     changes: Changes,
-    /// The questions under way, by the id of their hook.
+    /// The requests in progress, by the id of their hook.
     in_flight: Mutex<HashMap<String, Arc<Semaphore>>>,
     transport: Transport,
 }
@@ -48,7 +48,7 @@ impl Webhooks {
         self.changes.catch_up(|| {
             let all = self.mirror.all();
             *self.hooks.write() = Arc::new(Hooks::new(all.iter().map(AsRef::as_ref)));
-            // Those that have questions under way keep their count for as long.
+            // Hooks with requests in progress keep their count until these end.
             self.in_flight.lock().retain(|_, places| Arc::strong_count(places) > 1);
             self.transport.forget();
         });
@@ -87,7 +87,7 @@ impl Layer for Webhooks {
             let (kind, operation) = (question.kind(), question.operation());
             match self.hook(&kind, operation) {
                 Some(hook) => self.call(&hook, question).await,
-                // It went after it was found: the next attempt finds whoever answers now.
+                // The hook was removed after it was found: the next attempt finds its replacement.
                 None => Err(Error::NoRule { operation, kind }),
             }
         }))

@@ -1,4 +1,5 @@
-//! Keeps a Cluster's execution namespace, finalizer and readiness taints, and takes them away when it leaves.
+//! Keeps a Cluster's execution namespace, finalizer and readiness taints, and removes them when the cluster
+//! leaves.
 //!
 //! Watches: Cluster (root), execution namespaces.
 //! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; of bindings that no policy
@@ -34,7 +35,8 @@ use crate::plane::StoredBinding;
 
 const COMPONENT: &str = "cluster-controller";
 
-/// How long to wait for somebody who does not tell us when he is done; as upstream for namespaces, shorter for bindings.
+/// How long to wait before checking again for progress that causes no event; as upstream for namespaces,
+/// shorter for bindings.
 const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
@@ -48,7 +50,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             }
         }
     });
-    // An execution namespace that appears, vanishes or begins to is ours to look after.
+    // Enqueues the cluster of an execution namespace that appears, vanishes or is being deleted.
     shared.mirrors.namespaces.subscribe({
         let shared = shared.clone();
         move |change| {
@@ -77,14 +79,14 @@ pub(crate) struct View {
     space: Space,
     /// The Works in its execution namespace that are held for the member.
     held: Vec<Arc<Work>>,
-    /// The bindings that name it; asked only when that counts.
+    /// The bindings that name it; read only when that matters.
     bound: Bound,
 }
 
 /// Bindings that name a cluster.
 #[derive(Debug, Default)]
 struct Bound {
-    /// There are some that the scheduler will take it out of.
+    /// There are some from which the scheduler will remove it.
     scheduled: bool,
     /// Those that it does not look at.
     left: Vec<ResourceBinding>,
@@ -112,14 +114,14 @@ impl Space {
 /// What is to be done, in this order.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// Works that their agent will not let go of any more.
+    /// Works whose finalizer their agent will never remove.
     release: Vec<Key>,
     space: Option<SpaceStep>,
     /// Finalizer and taints of the Cluster.
     mark: Option<Mark>,
     /// Take the cluster out of the bindings that the scheduler does not look at.
     forget: bool,
-    /// Let the Cluster go.
+    /// Remove the Cluster's finalizer.
     let_go: bool,
     /// Look again after this time, for this reason.
     again: Option<(Duration, &'static str)>,
@@ -148,7 +150,7 @@ fn is_held(cluster: &Cluster) -> bool {
 
 fn register(view: &View, now: Timestamp) -> Plan {
     if view.space == Space::Going {
-        // The cluster was removed and joined again; its disappearance wakes us earlier.
+        // The cluster was removed and joined again; the deletion of its old namespace enqueues it earlier.
         return Plan { again: Some((NAMESPACE_WAIT, "the old execution namespace goes")), ..Plan::default() };
     }
     let mark = Mark { finalizer: !is_held(&view.cluster), taints: taints(&view.cluster, now) };
@@ -197,7 +199,8 @@ impl Reconcile for Controller {
             let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
             return Ok(Some(View { cluster, space, held: Vec::new(), bound: Bound::default() }));
         }
-        // What is not in a copy may exist all the same; before a cluster is let go, the server is asked.
+        // An object that is not in the mirror may still exist, so the server is asked before the finalizer is
+        // removed.
         let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
         let keys = shared.mirrors.works.keys(|key| key.namespace == space);
         let works = keys.iter().filter_map(|key| shared.mirrors.works.find(key));
@@ -307,7 +310,8 @@ async fn bound(shared: &Shared, name: &str) -> Result<Bound, Error> {
     Ok(Bound { scheduled: scheduled || also, left, left_in_cluster })
 }
 
-/// Returns whether bindings of a kind that the scheduler looks at name the cluster, and those which it does not look at.
+/// Returns whether any binding of a kind that the scheduler handles names the cluster, and the bindings that
+/// it ignores.
 async fn named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<(bool, Vec<B>), Error> {
     let bindings = Api::<B>::all(shared.client().clone()).list(&ListParams::default()).await?;
     let names = |binding: &B| binding.spec().clusters.iter().any(|target| target.name == name);
@@ -317,7 +321,7 @@ async fn named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<(bool
     Ok((!scheduled.is_empty(), left))
 }
 
-/// Takes a cluster that has left out of bindings. Nothing runs there any more: its Works are gone.
+/// Removes a cluster that has left from bindings. Nothing runs there any more: its Works are gone.
 async fn forget<B: StoredBinding>(shared: &Shared, bindings: &[B], name: &str) -> Result<(), Error> {
     for binding in bindings {
         let mut without = binding.clone();
@@ -332,7 +336,8 @@ async fn forget<B: StoredBinding>(shared: &Shared, bindings: &[B], name: &str) -
 
 /// Returns the taints a cluster should have by its Ready condition, or `None` if it has them.
 ///
-/// Only NoSchedule: nobody is driven out of a cluster because it is unwell; that takes a policy or an administrator.
+/// Only NoSchedule: an unhealthy cluster alone does not cause evictions; those need a policy or an
+/// administrator.
 fn taints(cluster: &Cluster, now: Timestamp) -> Option<Vec<Taint>> {
     let ready = cluster.status.condition(READY).map(|condition| condition.status.as_str());
     let (wanted, unwanted): (Option<&str>, &[&str]) = match ready {
@@ -357,7 +362,7 @@ fn taints(cluster: &Cluster, now: Timestamp) -> Option<Vec<Taint>> {
     (taints != cluster.spec.taints).then_some(taints)
 }
 
-/// Returns the taints of a cluster as upstream tells of them in events.
+/// Returns the taints of a cluster as upstream shows them in events.
 pub(crate) fn taints_message(taints: &[Taint]) -> String {
     if taints.is_empty() {
         return "cluster now does not have taints".to_owned();

@@ -4,8 +4,9 @@
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
 //!          nodeSummary, resourceSummary. In an agent also the cluster's Lease (`heartbeat`).
 //!
-//! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are looked at side by side, so a member that
-//! does not answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
+//! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are checked in parallel, so
+//! a member that does not answer delays no other. The Secret is read at every check, so a new token is used
+//! from the next check on.
 
 #[cfg(test)]
 mod on_server;
@@ -35,7 +36,7 @@ const CONTROLLER: &str = "cluster-status-controller";
 
 /// A healthy API server answers this in milliseconds.
 const PROBE_DEADLINE: Duration = Duration::from_secs(10);
-/// How long one look waits for nodes and pods before it reports without them; the next look is soon.
+/// How long one check waits for nodes and pods before it reports without them; the next check follows soon.
 const LOAD_PATIENCE: Duration = Duration::from_secs(5);
 const MESSAGE_READY: &str = "cluster is healthy and ready to accept workloads";
 const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint responded without ok";
@@ -69,14 +70,14 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             }
         }
     });
-    // One that does not answer holds up nobody: as many are looked at as there are.
+    // There is no limit, so a member that does not answer delays no other.
     Box::new(move || {
         controller.heartbeat.iter().for_each(Heartbeat::run);
         controller::run(&controller, &controller.shared.looks, UNLIMITED, &controller.shared.supervisor);
     })
 }
 
-/// Returns whether the status of a cluster is ours to collect.
+/// Returns whether this process collects the status of a cluster.
 fn is_wanted(mine: &MyClusters, cluster: &Cluster) -> bool {
     mine.has(cluster) && (cluster.spec.secret_ref.is_some() || mine.needs_no_secret())
 }
@@ -93,13 +94,13 @@ struct Controller {
     shared: Arc<Shared>,
     /// What is remembered of each cluster.
     memories: Mutex<HashMap<String, Memory>>,
-    /// Since when this process has been looking.
+    /// Since when this process has been checking it.
     began: Instant,
-    /// Tells the control plane that the agent is alive; there is none in push mode.
+    /// The heartbeat of the agent; there is none in push mode.
     heartbeat: Option<Arc<Heartbeat>>,
 }
 
-/// What is remembered of a cluster from look to look.
+/// What is remembered of a cluster between checks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory {
     readiness: Readiness,
@@ -115,19 +116,20 @@ enum Seen {
     Health(Health),
 }
 
-/// What a look means.
+/// What a check means.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Judgement {
     /// The condition to write.
     ready: Condition,
     /// Whether it is worth asking for version, APIs, nodes and pods.
     collect: bool,
-    /// It answers again: what was put aside is taken up.
+    /// It answers again: its waiting keys are enqueued.
     back: bool,
 }
 
 impl Memory {
-    /// `now` is written, and `at` is counted: the time since the first look, by a clock that does not jump.
+    /// `now` is written into the condition. `at` is the time since the first check, by a clock that does not
+    /// jump.
     fn judge(
         &mut self,
         current: Option<&Condition>,
@@ -155,18 +157,18 @@ impl Memory {
     }
 }
 
-/// What is known after a look at a cluster.
+/// What is known after a check of a cluster.
 pub(crate) struct View {
     cluster: Arc<Cluster>,
     started: Instant,
-    /// For how long this process has been looking.
+    /// For how long this process has been checking it.
     at: Duration,
     memory: Memory,
     thresholds: Thresholds,
-    /// None if it was not looked at.
+    /// `None` if it was not checked.
     seen: Option<Seen>,
     member: Option<Arc<Member>>,
-    /// What it told of itself, if it was worth asking.
+    /// What it reported, if it was worth asking.
     details: Option<Details>,
 }
 
@@ -177,7 +179,7 @@ impl View {
     }
 }
 
-/// What follows from a look.
+/// What follows from a check.
 #[derive(Debug)]
 pub(crate) enum Plan {
     Nothing(&'static str),
@@ -213,7 +215,7 @@ impl Reconcile for Controller {
             details: None,
             cluster,
         };
-        // Before the cluster controller has taken note of the cluster, nobody would clean up after it.
+        // Before the cluster controller has added its finalizer, nothing would clean up after the cluster.
         if !view
             .cluster
             .metadata
@@ -264,7 +266,7 @@ impl Reconcile for Controller {
             member.revive();
             shared.enqueue_works_of(name);
         }
-        // Others write conditions of their own meanwhile: it starts from the newest state each time.
+        // Others write their own conditions meanwhile, so each attempt starts from the newest state.
         let Some(cluster) = shared.cluster(name) else { return Ok(Outcome::Done) };
         let change = |cluster: &mut Cluster| {
             cluster.status = updated(&cluster.status, judgement.ready.clone(), view.details.as_ref());
@@ -297,12 +299,12 @@ fn ready(health: Health, now: Timestamp) -> Condition {
     condition(conditions::READY, status, reason, message, now)
 }
 
-/// What a healthy member tells of itself.
+/// What a healthy member reports.
 struct Details {
     version: String,
     apis: enablements::Enablements,
     apis_condition: Condition,
-    /// `None` while nodes and pods are not known yet, and where they are not followed.
+    /// `None` while nodes and pods are not known yet, or if they are not watched.
     load: Option<(NodeSummary, ResourceSummary)>,
 }
 
@@ -321,7 +323,7 @@ async fn collect(shared: &Shared, member: &Member, cluster: &Cluster, now: Times
     Details { version: version.map(|info| info.git_version).unwrap_or_default(), apis, apis_condition, load }
 }
 
-/// Sums up nodes and pods; the first question has the member followed.
+/// Sums up nodes and pods; the first call starts to watch them.
 async fn sums(shared: &Shared, member: &Member, cluster: &Cluster) -> Option<(NodeSummary, ResourceSummary)> {
     let load = member.load();
     if !load.wait(LOAD_PATIENCE).await {
@@ -352,7 +354,7 @@ fn completeness(found: &enablements::Enablements, now: Timestamp) -> Condition {
     condition(conditions::COMPLETE_API_ENABLEMENTS, status, reason, &message, now)
 }
 
-/// Returns the status with everything that is ours brought up to date.
+/// Returns the status with all of our fields brought up to date.
 fn updated(status: &ClusterStatus, ready: Condition, details: Option<&Details>) -> ClusterStatus {
     let mut status = status.clone();
     set_condition(&mut status.conditions, ready);

@@ -1,13 +1,13 @@
-//! Carries out Works: what they contain exists in the member as wanted, and is gone when they are.
+//! Applies Works: their manifests exist in the member as wanted, and are deleted with the Works.
 //!
 //! Watches: Work (root, by generation), managed objects in the members (changed or deleted by others), Clusters that
 //!          become Ready or leave.
 //! Writes:  objects in the member; the Work's Dispatching and Applied conditions; its finalizer.
 //!
-//! `execution-controller`, `execution` in `--controllers`. Whatever is already as wanted costs no request: the copy of
-//! the managed objects tells. A copy may be behind or incomplete, so nothing is concluded from an object that is not in
-//! it: a creation that meets an existing object, or an update that meets a newer one, starts over from the member's
-//! own answer. Deletions are in [`super::removal`] alone.
+//! `execution-controller`, `execution` in `--controllers`. An object that is already as wanted costs no
+//! request, because the mirror of the managed objects shows it. A mirror may be out of date or incomplete, so
+//! an object that is missing there may still exist: a creation that meets an existing object, or an update
+//! that meets a newer one, starts over from the member's own answer. Only [`super::removal`] deletes.
 
 mod decide;
 #[cfg(test)]
@@ -39,7 +39,7 @@ const COMPONENT: &str = "execution-controller";
 /// How often one manifest is tried against a member that keeps changing it; as upstream's conflict retry.
 const ATTEMPTS: usize = 5;
 
-/// Why a manifest could not be carried out.
+/// Why a manifest could not be applied.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -58,7 +58,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
         let shared = shared.clone();
         move |change| {
             let Some(new) = change.new.as_deref() else { return };
-            // Status and marks of a Work are not for the member; only a new generation is.
+            // Status and labels of a Work do not concern the member; only a new generation does.
             let news = change.old.as_deref().is_none_or(|old| {
                 old.metadata.generation != new.metadata.generation
                     || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
@@ -68,14 +68,15 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             }
         }
     });
-    // The members must not keep alive what keeps them alive.
+    // A weak reference: the members must not keep their own owner alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe(Arc::new(move |change| {
         let Some(shared) = weak.upgrade() else { return };
         let drifted = match (change.old, change.new) {
             (Some(old), Some(new)) => delivery::drifted(old, new),
             (Some(_), None) => true,
-            // What is new to us is compared when its Work is looked at, which happens anyway.
+            // An object that is new in the mirror is compared when its Work is reconciled, which happens
+            // anyway.
             (None, _) => false,
         };
         if drifted
@@ -111,7 +112,7 @@ impl Reconcile for Controller {
         let shared = &self.0;
         let Some(work) = shared.mirrors.works.find(key) else { return Ok(None) };
         let Some(name) = names::cluster_of_execution_space(&key.namespace) else { return Ok(None) };
-        // A Cluster that is missing takes up all its Works when it comes.
+        // When a missing Cluster appears, all its Works are enqueued.
         let Some(cluster) = shared.my_cluster(name) else { return Ok(None) };
         Ok(Some(View { work, cluster, connected: shared.members.get(name).is_some() }))
     }
@@ -134,7 +135,7 @@ impl Reconcile for Controller {
                 place::hold(member.permit().await, withdraw(shared, &member, key, work, preserve)).await
             }
             (Plan::CarryOut, Some(member)) => carry_out_and_tell(shared, &member, key, work).await,
-            // The connection has gone this very moment; the next one takes up all Works.
+            // The connection has just been closed; the next one enqueues all Works.
             (_, None) => Outcome::Done,
         })
     }
@@ -145,11 +146,11 @@ async fn carry_out_and_tell(shared: &Shared, member: &Member, key: &Key, work: &
     let started = Instant::now();
     let (applied, outcome) = place::hold(permit, carry_out(shared, member, key, work)).await;
     METRICS.carried(started, outcome == Outcome::Done);
-    // What was reported of the Work while it was carried out counts as reported.
+    // Statuses of the Work that were reported while it was applied count as reported.
     let _alone = shared.status_locks.of(key).await;
     let newer = work_status::newer_status(shared, key, work).map(|status| Work { status, ..work.clone() });
     let work = newer.as_ref().unwrap_or(work);
-    // What the member answered tells the state of the objects as well: one write instead of two.
+    // The member's answers also contain the status of the objects: one write instead of two.
     let news = match shared.enabled.work_status && applied.status == "True" {
         true => work_status::news(shared, member, key, work).await,
         false => None,
@@ -163,7 +164,7 @@ async fn carry_out_and_tell(shared: &Shared, member: &Member, key: &Key, work: &
     outcome
 }
 
-/// What became of a manifest.
+/// The result of a manifest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Carried {
     wrote: bool,
@@ -171,7 +172,7 @@ struct Carried {
     added_to: bool,
 }
 
-/// Applies all manifests; returns the Applied condition and how to go on.
+/// Applies all manifests; returns the Applied condition and what to do next.
 async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> (Wanted, Outcome) {
     let manifests = &work.spec.workload.manifests;
     let mut errors = Vec::new();
@@ -241,8 +242,8 @@ async fn carry_out_one(
                     observed = member.get(&kind, &key).await?.map(Arc::new);
                     continue;
                 }
-                // Much is checked before the name: allocated ports and addresses, quotas, webhooks. The object may
-                // exist all the same, and then it is an update that is wanted.
+                // A server checks much before the name: allocated ports and addresses, quotas, webhooks. So
+                // the object may exist in spite of another error, and then it needs an update.
                 Err(error) if error.may_hide_existing() => match member.get(&kind, &key).await {
                     Ok(Some(found)) => observed = Some(Arc::new(found)),
                     _ => return Err(error.into()),
@@ -289,14 +290,15 @@ fn object_key(kind: &Kind, manifest: &Value) -> Key {
     Key::new(if kind.namespaced { manifest.namespace() } else { "" }, manifest.name())
 }
 
-/// Tells one wish from another within this process.
+/// Identifies a wanted object within this process.
 fn fingerprint(manifest: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     manifest.to_string().hash(&mut hasher);
     hasher.finish()
 }
 
-/// Takes a Work's objects out of the member, or only our marks off them, and lets the Work go.
+/// Deletes a Work's objects from the member, or only removes our labels from them, and then removes the
+/// Work's finalizer.
 async fn withdraw(shared: &Shared, member: &Member, key: &Key, work: &Work, preserve: bool) -> Outcome {
     for manifest in &work.spec.workload.manifests {
         let result = if preserve {
@@ -318,7 +320,7 @@ async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key
     let kind =
         match shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await {
             Ok(kind) => kind,
-            // Neither side knows the kind any more, and with it went its objects.
+            // Neither side has the kind any more, so its objects are gone too.
             Err(member::Error::UnknownKind { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -329,7 +331,7 @@ async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key
     Ok(())
 }
 
-/// Takes our marks off an object that stays.
+/// Removes our labels and annotations from an object that stays.
 async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<(), Error> {
     let kind = shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await?;
     let key = object_key(&kind, manifest);
@@ -337,7 +339,7 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     delivery::release(&mut released);
     for _ in 0..ATTEMPTS {
         let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
-        // Without our mark it is no longer ours to touch.
+        // Without our label we must not touch it.
         let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter).await?
         else {
             return Ok(());
@@ -351,7 +353,7 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     Err(Error::KeepsChanging(manifest.describe()))
 }
 
-/// Lets the Work go.
+/// Removes the Work's finalizer.
 async fn release(shared: &Shared, key: &Key, work: &Work) -> Outcome {
     match shared.writer.release(&shared.mirrors.works, work, finalizers::EXECUTION).await {
         Ok(_) => Outcome::Done,
@@ -363,8 +365,8 @@ async fn release(shared: &Shared, key: &Key, work: &Work) -> Outcome {
     }
 }
 
-/// Writes the conditions that differ, and the state of the objects if there is news of it; returns how to go on, and
-/// whether it is written.
+/// Writes the conditions that differ, and the status of the objects if it has changed; returns what to do
+/// next, and whether it was written.
 async fn write_status(
     shared: &Shared,
     key: &Key,

@@ -1,13 +1,16 @@
-//! The sign of life of an agent: the Lease of its cluster, renewed as long as the agent can reach the control plane.
+//! The heartbeat of an agent: the Lease of its cluster, renewed as long as the agent can reach the control
+//! plane.
 //!
 //! Watches: nothing; it begins when the cluster is healthy for the first time. Writes: Lease `karmada-cluster/CLUSTER`, every
 //! `Timing::lease_duration` × `Timing::lease_renew_fraction`.
 //!
-//! The control plane compares renewals with its own clock (`monitor`), so a clock that is off does no harm. The Lease ends with
-//! its Cluster, which owns it; a Lease of an earlier Cluster of the same name is taken over.
+//! The control plane compares renewals with its own clock (`monitor`), so a wrong clock does no harm. The
+//! Lease is deleted with its Cluster, which owns it; a Lease of an earlier Cluster of the same name is taken
+//! over.
 //!
-//! Nobody else writes this Lease, and it is written often. So it also tells whether the control plane still has the history that the
-//! agent saw ([`Signs`]): watches that were cut go on where they were, unless the control plane was restored from a backup.
+//! Only the agent writes this Lease, and it writes it often. So the Lease also shows whether the control
+//! plane still has the history that the agent saw ([`Signs`]): watches that were cut resume where they were,
+//! unless the control plane was restored from a backup.
 
 #[cfg(test)]
 mod on_server;
@@ -55,7 +58,7 @@ impl Heartbeat {
         controller::run(self, &self.queue, UNLIMITED, &self.shared.supervisor);
     }
 
-    /// The cluster is healthy: the heart beats from now on, as long as the Cluster exists.
+    /// The cluster is healthy: starts the heartbeat, which lasts as long as the Cluster exists.
     pub(super) fn begin(&self, cluster: &str) {
         if !self.begun.swap(true, Ordering::Relaxed) {
             self.queue.push(cluster.to_owned());
@@ -122,7 +125,7 @@ impl Reconcile for Heartbeat {
 
     async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
         let Some(cluster) = self.shared.my_cluster(name) else {
-            // The next Cluster of this name begins anew.
+            // The next Cluster of this name starts from scratch.
             self.begun.store(false, Ordering::Relaxed);
             self.last.lock().take();
             return Ok(None);
@@ -147,7 +150,7 @@ impl Reconcile for Heartbeat {
 
     async fn apply(&self, name: &String, _: View, plan: Plan) -> Result<Outcome, Error> {
         let leases = self.leases();
-        // What was known is forgotten if the write fails: the next attempt reads it.
+        // If the write fails, the known Lease is dropped, and the next attempt reads it.
         self.last.lock().take();
         let written = match plan {
             Plan::Create(lease) => leases.create(&PostParams::default(), &lease).await?,

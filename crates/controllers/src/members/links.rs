@@ -1,6 +1,7 @@
 //! Keeps the connections to members in step with their Clusters and Secrets.
 //!
-//! Watches: Cluster. Writes: nothing. Not a controller of its own: every controller of this side needs it.
+//! Watches: Cluster. Writes: nothing. It is not a separate controller: every controller of this side needs
+//! it.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 use super::{Shared, is_leaving, is_ready};
 use crate::MyClusters;
 
-/// Follows the clusters from now on.
+/// Starts to watch the clusters.
 pub(super) fn keep(shared: &Arc<Shared>) {
     shared.mirrors.clusters.subscribe({
         let shared = shared.clone();
@@ -22,7 +23,8 @@ pub(super) fn keep(shared: &Arc<Shared>) {
             if old.map(|old| &old.spec) != new.map(|new| &new.spec) {
                 shared.links.push(name.clone());
             }
-            // What was put aside while the member was away is taken up when it is back, or when it leaves for good.
+            // Keys that waited while the member was unreachable are enqueued when it is back, or when it
+            // leaves for good.
             if let Some(new) = new {
                 let came_back = is_ready(new) && !old.is_some_and(is_ready);
                 let leaves = old.map(is_leaving) != Some(is_leaving(new));
@@ -37,12 +39,12 @@ pub(super) fn keep(shared: &Arc<Shared>) {
 
 struct Links(Arc<Shared>);
 
-/// What becomes of a connection.
+/// What to do with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// The cluster is one of ours: it has one that is up to date.
+    /// The cluster is one of ours: keep its connection up to date.
     Connect,
-    /// It is not, or not any more.
+    /// It is not, or no longer.
     Disconnect,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured of members and of what is carried out in them, under upstream's names.
+//! The metrics of members and of the Works applied in them, under upstream's names.
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ pub(super) struct Metrics {
     ready: MemberGauges,
     nodes: MemberGauges,
     ready_nodes: MemberGauges,
-    /// Memory, CPU, pods: what there is, and what is taken.
+    /// Memory, CPU and pods: allocatable and allocated.
     allocatable: [MemberGauges; 3],
     allocated: [MemberGauges; 3],
     looks: Family<Member, Histogram, fn() -> Histogram>,
@@ -100,7 +100,7 @@ fn with(labels: Labels<4, String>, more: (&'static str, &str)) -> Labels<5, Stri
 }
 
 impl Metrics {
-    /// Notes what is known of a cluster after a look at it.
+    /// Records what is known of a cluster after a check.
     pub(super) fn looked(&self, name: &str, started: Instant, status: &ClusterStatus) {
         let labels = [(CLUSTER, name.to_owned())];
         self.looks.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
@@ -133,7 +133,7 @@ impl Metrics {
         self.looks.remove(&labels);
     }
 
-    /// Notes that a Work was carried out, or not.
+    /// Records whether a Work was applied.
     pub(super) fn carried(&self, started: Instant, good: bool) {
         self.works.get_or_create(&[("result", word(good))]).observe(started.elapsed().as_secs_f64());
     }

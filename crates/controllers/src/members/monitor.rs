@@ -1,10 +1,11 @@
-//! Notices when the agent of a pull-mode cluster falls silent, and says so in the Ready condition.
+//! Notices when the agent of a pull-mode cluster stops reporting, and sets the Ready condition.
 //!
-//! Watches: clusters in pull mode; looks at each and at its agent's Lease every `Timing::monitor_period`.
+//! Watches: clusters in pull mode; checks each and its agent's Lease every `Timing::monitor_period`.
 //! Writes:  Ready = Unknown of clusters that have been silent for longer than the grace period.
 //!
-//! Silence is counted with a clock that does not jump, from the first look of this process on: neither a correction of the
-//! system's time nor a restart is silence. Push clusters are not touched: the controller that collects their status notices it.
+//! Silence is measured with a clock that does not jump, from the first check of this process on, so neither a
+//! correction of the system's time nor a restart counts as silence. Push clusters are ignored: the controller
+//! that collects their status notices outages.
 
 #[cfg(test)]
 mod on_server;
@@ -32,7 +33,7 @@ use super::Shared;
 const NEVER: &str = "Cluster status controller never posted cluster status.";
 const STOPPED: &str = "Cluster status controller stopped posting cluster status.";
 
-/// Watches over the agents; runs along with the cluster controller.
+/// Monitors the agents; runs together with the cluster controller.
 pub(super) struct Monitor {
     shared: Arc<Shared>,
     queue: Arc<Queue<String>>,
@@ -71,15 +72,15 @@ pub(crate) struct View {
     renewed: Result<Option<Timestamp>, String>,
     signs: Option<Signs>,
     grace: Grace,
-    /// The time of the look, by a clock that does not jump.
+    /// The time of the check, by a clock that does not jump.
     at: Instant,
 }
 
-/// What follows from a look.
+/// What follows from a check.
 #[derive(Debug)]
 pub(crate) enum Plan {
     Nothing(&'static str),
-    /// Remember these signs of life, and write the condition if it has been silent for too long.
+    /// Remember these heartbeats, and write the condition if it has been silent for too long.
     Note {
         signs: Signs,
         verdict: Option<Box<Condition>>,
@@ -139,7 +140,7 @@ struct Grace {
     monitor: Duration,
 }
 
-/// The signs of life of one cluster.
+/// The heartbeats of one cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Signs {
     last: Instant,
@@ -148,7 +149,8 @@ pub(crate) struct Signs {
 }
 
 impl Signs {
-    /// A cluster without Ready condition counts from its creation, any other from the first look.
+    /// Silence of a cluster without Ready condition counts from its creation, of any other from the first
+    /// check.
     fn first(cluster: &Cluster, now: Timestamp, at: Instant) -> Self {
         let ready = cluster.status.condition(conditions::READY).cloned();
         let created = cluster.metadata.creation_timestamp.as_ref().filter(|_| ready.is_none());
@@ -157,7 +159,7 @@ impl Signs {
         Self { last, ready, renewed: None }
     }
 
-    /// Takes a look; returns the condition to write if the cluster has been silent for too long.
+    /// Checks a cluster; returns the condition to write if it has been silent for too long.
     fn step(
         &mut self,
         cluster: &Cluster,

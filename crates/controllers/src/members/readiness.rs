@@ -1,7 +1,8 @@
-//! Makes the Ready condition of a cluster calm: a change has to last before it is believed.
+//! Stabilises the Ready condition of a cluster: a change has to last before it is believed.
 //!
-//! In: the current condition, what was just observed, for how long this process has been looking. Out: the condition to
-//! write. A short hiccup of a member thus moves no workload, and neither does a restart or a system clock that jumps.
+//! In: the current condition, what was just observed, for how long this process has been looking. Out: the
+//! condition to write. So a short disturbance of a member moves no workload, nor does a restart or a jump of
+//! the system clock.
 
 use std::time::Duration;
 
@@ -21,9 +22,9 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    /// Returns the condition to write. The very first observation is believed at once, unless it says that a ready cluster is
-    /// not: before a restart somebody else saw it ready. A change from Unknown to False is believed at once, too: the two are the
-    /// same to the workloads.
+    /// Returns the condition to write. The very first observation is believed at once, unless it contradicts
+    /// a Ready condition of True, which an earlier process wrote. A change from Unknown to False is also
+    /// believed at once, since the two mean the same for workloads.
     pub(super) fn adjust(
         &mut self,
         current: Option<&Condition>,

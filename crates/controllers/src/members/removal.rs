@@ -1,8 +1,8 @@
-//! The one place that deletes from members.
+//! The only place that deletes from members.
 //!
-//! An object goes only if its Work is being deleted, if the object carries our mark, and if it says that it belongs to
-//! this very Work. What a copy does not have is looked up in the member: not to be seen is not to be gone. The deletion
-//! names the UID that was judged, so that something else of the same name is safe.
+//! An object is deleted only if its Work is being deleted, if the object carries our label, and if it names
+//! this very Work. An object that is not in the mirror is read from the member, since it may still exist. The
+//! deletion names the UID of the object that was checked, so another object of the same name is safe.
 
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use member::{Kind, Lookup, Member};
@@ -10,10 +10,10 @@ use propagation::{Object, delivery};
 use runtime::Key;
 use serde_json::Value;
 
-/// What became of a request to delete.
+/// The result of a request to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removed {
-    /// The member was told to delete it. Nobody waits for it to disappear.
+    /// The member was told to delete it. We do not wait until it is gone.
     Deleted,
     /// It does not exist.
     Absent,
@@ -39,7 +39,7 @@ pub(super) async fn remove(
         };
         match member.delete(kind, key, &uid).await {
             Ok(()) => return Ok(Removed::Deleted),
-            // It is another one by now: judge again.
+            // It is another object by now: decide again.
             Err(error) if error.is_conflict() => observed = member.get(kind, key).await?,
             Err(error) => return Err(error),
         }
@@ -54,7 +54,7 @@ pub(super) async fn remove(
 /// What happens to an object of a Work that is being deleted.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict<'a> {
-    /// The one with this UID goes.
+    /// Delete the object with this UID.
     Delete {
         uid: &'a str,
     },
@@ -70,7 +70,7 @@ fn judge<'a>(observed: Option<&'a Value>, work: &Key) -> Verdict<'a> {
     }
 }
 
-/// An object without the Work's name is one that somebody stripped; our mark is enough then, as upstream.
+/// If someone removed the Work's name from an object, our label is enough, as upstream.
 fn is_ours(object: &Value, work: &Key) -> bool {
     delivery::is_managed(object)
         && match (object.annotation(WORK_NAMESPACE), object.annotation(WORK_NAME)) {

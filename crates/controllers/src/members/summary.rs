@@ -1,8 +1,9 @@
 //! Sums up what a member's nodes offer and its pods ask for.
 //!
-//! In: records of nodes and pods, the classes of node sizes. Out: the summaries in the Cluster's status. Two oddities
-//! are Karmada's, and kept because schedulers compare the numbers: the request of an init container is weighed against
-//! the running total instead of its own pod, and the first node without room for a pod ends the counting of classes.
+//! In: records of nodes and pods, the classes of node sizes. Out: the summaries in the Cluster's status. It
+//! keeps two oddities of Karmada, because schedulers compare the numbers: the request of an init container is
+//! compared with the running total instead of its own pod, and the first node without room for a pod ends the
+//! counting of classes.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +49,7 @@ fn allocatable<'a>(nodes: impl IntoIterator<Item = &'a NodeRecord>) -> ResourceL
     sums.into_iter().map(|(name, sum)| (name.to_owned(), Text(sum.to_string()))).collect()
 }
 
-/// An amount nobody can read counts for nothing.
+/// An unreadable amount counts as zero.
 fn quantity(text: &Text) -> Quantity {
     Quantity::parse(&text.0).unwrap_or(Quantity::ZERO)
 }
@@ -211,7 +212,7 @@ mod tests {
         let overhead = list(&[("cpu", "250m"), ("memory", "64Mi")]);
         let pod =
             PodRecord { node: "a".to_owned(), containers, init_containers, overhead, ..PodRecord::default() };
-        // What runs at first is over when the others run; what the pod itself costs is added to either.
+        // Init containers have ended when the others run; the pod's overhead is added to both.
         let expected = [
             ("cpu", "2250m"),
             ("memory", "1088Mi"),

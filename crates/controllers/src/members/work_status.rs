@@ -1,6 +1,6 @@
-//! Brings the state of managed objects back into their Work.
+//! Reports the status of managed objects in their Work.
 //!
-//! Watches: managed objects in the members (their marks name the Work), Works that have been applied.
+//! Watches: managed objects in the members (their annotations name the Work), Works that have been applied.
 //! Writes:  Work.status.manifestStatuses.
 //!
 //! The answer to our own write is reported by the execution controller, along with its conditions.
@@ -37,14 +37,14 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
         let shared = shared.clone();
         move |change| {
             let Some(new) = change.new.as_deref() else { return };
-            // The execution controller that has applied it has reported its state along with that.
+            // The execution controller has reported its status when it applied it.
             let reported = change.ours && shared.enabled.execution;
             if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
                 shared.reports.push(change.key.clone());
             }
         }
     });
-    // The members must not keep alive what keeps them alive.
+    // A weak reference: the members must not keep their own owner alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe(Arc::new(move |change| {
         let Some(shared) = weak.upgrade() else { return };
@@ -80,7 +80,7 @@ fn is_applied(work: &Work) -> bool {
 /// What is known of a Work and the state of its objects.
 pub(crate) struct View {
     work: Arc<Work>,
-    /// How long the last write asks for a pause.
+    /// How long to wait after the last write.
     pause: Option<Duration>,
     /// The state of each object as it is now; `None` if one cannot be interpreted.
     reports: Option<Vec<ManifestStatus>>,
@@ -91,7 +91,7 @@ pub(crate) enum Plan {
     Nothing(&'static str),
     /// The last write was a moment ago.
     Wait(Duration),
-    /// Something cannot be interpreted; users have been told.
+    /// Something cannot be interpreted; an event has been sent.
     Retry,
     Write(Vec<ManifestStatus>),
 }
@@ -124,10 +124,10 @@ impl Reconcile for Controller {
         if shared.my_cluster(name).is_none() {
             return Ok(None);
         }
-        // A new connection takes up all Works of its cluster.
+        // A new connection enqueues all Works of its cluster.
         let Some(member) = shared.members.get(name) else { return Ok(None) };
         let pause = shared.throttle.wait(key);
-        // What waits, or goes, is not looked at now.
+        // The objects are not read if the Work has to wait or is being deleted.
         let reports = match pause.is_none() && work.metadata.deletion_timestamp.is_none() {
             true => reports(shared, &work, &observe(shared, &member, key, &work).await).await,
             false => None,
@@ -149,7 +149,7 @@ impl Reconcile for Controller {
         };
         let _alone = shared.status_locks.of(key).await;
         if newer_status(shared, key, &view.work).is_some() {
-            // Reported meanwhile, perhaps the same and perhaps something newer: another look tells.
+            // A status was reported meanwhile, perhaps the same, perhaps a newer one: reconcile again.
             return Ok(Outcome::After(Duration::ZERO));
         }
         let patch = json!({ "status": { "manifestStatuses": reports } });
@@ -166,7 +166,8 @@ impl Reconcile for Controller {
     }
 }
 
-/// Returns the status of a Work that has been written since the Work was looked at. The caller holds the lock of the status.
+/// Returns the status of a Work if it was written after the Work was read. The caller holds the lock of the
+/// status.
 pub(super) fn newer_status(shared: &Shared, key: &Key, work: &Work) -> Option<WorkStatus> {
     let seen = work.metadata.resource_version.as_deref().unwrap_or("");
     if shared.mirrors.works.revision(&key.namespace, &key.name).to_string() == seen {
@@ -176,10 +177,10 @@ pub(super) fn newer_status(shared: &Shared, key: &Key, work: &Work) -> Option<Wo
     (now.status != work.status).then(|| now.status.clone())
 }
 
-/// The state of a Work's objects that is not in the Work yet.
+/// The status of a Work's objects that is not in the Work yet.
 pub(super) struct News {
     pub(super) reports: Vec<ManifestStatus>,
-    /// How new what we know of each object was.
+    /// The revision of each object that we know.
     revisions: Vec<u64>,
 }
 
@@ -197,7 +198,7 @@ pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Wor
     }
 }
 
-/// Called when news has been written: something newer may have come between the look and the write.
+/// Called when a status has been written: a newer one may have arrived between the read and the write.
 pub(super) async fn written(shared: &Shared, member: &Member, key: &Key, work: &Work, news: &News) {
     say(shared, work, &news.reports);
     shared.throttle.wrote(key);
@@ -224,7 +225,7 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
     for manifest in &work.spec.workload.manifests {
         let kind =
             shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await;
-        // A copy that is still being filled reports each of its objects when it has it.
+        // A mirror that is still incomplete reports each of its objects when it gets it.
         let object = kind.ok().and_then(|kind| {
             let copy = member.managed(&kind);
             copy.get(manifest.namespace(), manifest.name())
@@ -268,7 +269,8 @@ async fn reports(
     Some(merged(work, interpreted))
 }
 
-/// Returns what the Work is to say of its objects: what is known now, and the last state of what cannot be seen.
+/// Returns the statuses for the Work: the current ones, and the last known ones of objects that cannot be
+/// seen.
 fn merged(work: &Work, now: Vec<Option<ManifestStatus>>) -> Vec<ManifestStatus> {
     let known = |ordinal: usize| {
         let mut known = work.status.manifest_statuses.iter();

@@ -1,10 +1,11 @@
-//! Approves the certificate requests of agents that may have one: `agentcsrapproving`.
+//! Approves the certificate requests of agents that are entitled to a certificate: `agentcsrapproving`.
 //!
 //! Watches: CertificateSigningRequest.
-//! Writes:  its condition Approved.
+//! Writes: its condition Approved.
 //!
-//! An agent may ask for its own name (`selfclusteragent`), and whoever has the right `clusteragent`, such as a bootstrap token,
-//! for that of a new one. Which requests are those of an agent is read in `admission::agents`. Others are left to people.
+//! An agent may request a certificate for its own name (`selfclusteragent`); a user with the right
+//! `clusteragent`, such as a bootstrap token, may request one for a new agent. `admission::agents` recognises
+//! the requests of agents. People have to answer all others.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ const WORKERS: usize = 2;
 const APPROVED: &str = "Approved";
 const REASON: &str = "AutoApproved";
 
-/// By which right a request is approved, and how that is told.
+/// The rights by which a request is approved, with the message for each.
 const RIGHTS: [(&str, &str); 2] = [
     ("selfclusteragent", "Auto approving self karmada agent certificate after SubjectAccessReview."),
     ("clusteragent", "Auto approving karmada agent certificate after SubjectAccessReview."),
@@ -50,7 +51,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
 }
 
-/// Returns whether nobody has answered a request yet.
+/// Returns whether a request is still unanswered.
 fn is_pending(request: &CertificateSigningRequest) -> bool {
     let status = request.status.clone().unwrap_or_default();
     let answered =

@@ -1,10 +1,11 @@
 //! Keeps the Works of a binding in step with its chosen clusters.
 //!
-//! Watches: both kinds of bindings (by generation), override policies (the bindings they may touch), Works that vanish,
-//! clusters that appear (the bindings that name them) or describe themselves anew (the bindings that are left there).
-//! Writes: Works; releases the binding's finalizer once its Works are told to go.
+//! Watches: both kinds of bindings (by generation), override policies (the bindings they may touch), Works
+//! that vanish, clusters that appear (the bindings that name them) or whose labels, provider, region or zones
+//! change (the bindings with copies left there).
+//! Writes: Works; removes the binding's finalizer once its Works are marked for deletion.
 //!
-//! Which Works go is decided in `decide`; what a Work contains in `propagation::render`.
+//! `decide` chooses which Works are deleted; `propagation::render` says what a Work contains.
 
 mod decide;
 #[cfg(test)]
@@ -83,7 +84,7 @@ fn subscribed(plane: &Arc<Plane>) -> Both {
     namespaced.subscribe();
     cluster.subscribe();
 
-    // A Work that vanishes may be one that is wanted, or one that had to go before others come.
+    // A Work that vanishes may still be wanted, or its end may be what other Works wait for.
     let pushed = queues.clone();
     plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new)
@@ -93,7 +94,7 @@ fn subscribed(plane: &Arc<Plane>) -> Both {
         }
     });
 
-    // Where no cluster was found, what a cluster says of itself decides whether it keeps its copy.
+    // If no cluster was found, the labels and fields of a cluster decide whether it keeps its copy.
     plane.mirrors.clusters.subscribe({
         let (pushed, plane) = (queues.clone(), Arc::clone(plane));
         move |change| {
@@ -134,7 +135,7 @@ fn subscribed(plane: &Arc<Plane>) -> Both {
     (namespaced, cluster, queues)
 }
 
-/// Returns what placements look at in a cluster.
+/// Returns the fields of a cluster that placements depend on.
 fn described(cluster: &Cluster) -> impl PartialEq + '_ {
     let spec = &cluster.spec;
     (&cluster.metadata.labels, &spec.provider, &spec.region, &spec.zones)
@@ -164,8 +165,8 @@ pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
     }
 }
 
-/// Returns what an override policy said and says, when that changed; nothing for what the first list shows, since
-/// all bindings are looked at then anyway.
+/// Returns the old and the new override policy if it changed; nothing for the first list, since all bindings
+/// are reconciled then anyway.
 fn overridden<P>(
     change: &Change<P>,
     spec: impl Fn(&P) -> &OverrideSpec,
@@ -266,7 +267,7 @@ impl<B: StoredBinding> Controller<B> {
         let resource = &binding.spec().resource;
         let Some(template) = self.plane.templates.fetch(resource).await? else { return Ok(()) };
         if !resource.uid.is_empty() && template.uid() != resource.uid {
-            // The template was deleted and made anew; this binding is about to be collected.
+            // The template was deleted and created again; this binding is about to be garbage-collected.
             return Ok(());
         }
         let started = Instant::now();

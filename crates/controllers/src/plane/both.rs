@@ -1,4 +1,4 @@
-//! What controllers of bindings share: they do the same to both kinds, each with a mirror and a queue of its own.
+//! What controllers of bindings share: they handle both kinds alike, each with its own mirror and queue.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use runtime::{Change, Mirror, Queue, Reconcile, controller};
 
 use super::{BindingKey, Plane, StoredBinding};
 
-/// The bindings of one kind, and those of them that a controller is to look at.
+/// The bindings of one kind, and the queue of those that a controller has to reconcile.
 pub(crate) struct Bindings<B> {
     pub(crate) plane: Arc<Plane>,
     pub(crate) mirror: Arc<Mirror<B>>,
@@ -16,14 +16,14 @@ pub(crate) struct Bindings<B> {
 }
 
 impl<B: StoredBinding> Bindings<B> {
-    /// Returns them with an empty queue. The component is the one that users hear of when the work on a binding panics.
+    /// Returns them with an empty queue. Events name this component when the reconcile of a binding panics.
     pub(crate) fn new(plane: &Arc<Plane>, queue: &'static str, component: &'static str) -> Self {
         let (queue, mirror) = (Queue::new(queue), B::mirror(&plane.mirrors).clone());
         plane.tell_panics(&queue, component, &mirror);
         Self { plane: plane.clone(), mirror, queue }
     }
 
-    /// Has a binding looked at whenever a change of it is news.
+    /// Enqueues a binding when it changes in a way that matters.
     pub(crate) fn push_on(&self, is_news: impl Fn(&Change<'_, B>) -> bool + Send + Sync + 'static) {
         let queue = self.queue.clone();
         self.mirror.subscribe(move |change| {
@@ -33,7 +33,7 @@ impl<B: StoredBinding> Bindings<B> {
         });
     }
 
-    /// Has these bindings looked at when evictions stop or go on.
+    /// Enqueues these bindings when evictions are halted or resumed.
     pub(crate) fn push_on_halt(&self, concerns: impl Fn(&B) -> bool + Send + Sync + 'static) {
         let (mirror, queue) = (self.mirror.clone(), self.queue.clone());
         self.plane.halt().subscribe(move |changed| {
@@ -45,7 +45,7 @@ impl<B: StoredBinding> Bindings<B> {
     }
 }
 
-/// Works off the queues of both kinds.
+/// Processes the queues of both kinds.
 pub(crate) fn run<N, C>(namespaced: &Arc<N>, cluster: &Arc<C>, workers: usize)
 where
     N: Reconcile<Key = BindingKey> + Deref<Target = Bindings<ResourceBinding>>,

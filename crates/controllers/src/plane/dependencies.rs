@@ -1,9 +1,11 @@
-//! Brings along what a template needs beside it: the objects it refers to get bindings that follow its clusters.
+//! Propagates the dependencies of a template: the objects that it refers to get bindings that follow its
+//! clusters.
 //!
-//! Watches: ResourceBindings, objects that bindings depend on, also those that policies pass over
-//! (`--skipped-propagating-apis` and `-namespaces`): these are brought along all the same, as upstream.
-//! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
-//! label that names who requires them. What becomes of a binding and of those attached to it is decided in `decide`.
+//! Watches: ResourceBindings, objects that bindings depend on, including those that policies skip
+//! (`--skipped-propagating-apis` and `-namespaces`): these are propagated all the same, as upstream does.
+//! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy`
+//! and the label that names the bindings that require them. `decide` decides about a binding and about those
+//! attached to it.
 
 mod decide;
 #[cfg(test)]
@@ -42,7 +44,7 @@ struct Distributor {
     index: Mutex<DependencyIndex>,
     /// The set of attached bindings. It is small, so it needs no index.
     attached: Mutex<BTreeSet<Key>>,
-    /// The last disagreement that was told of an attached binding.
+    /// The last disagreement that was reported for an attached binding.
     told: Mutex<BTreeMap<Key, String>>,
 }
 
@@ -162,7 +164,8 @@ impl Distributor {
         }
     }
 
-    /// Returns the objects that a dependency means and that exist; the others come through the watch.
+    /// Returns the existing objects that a dependency refers to; the watch reports the others when they
+    /// appear.
     async fn objects(&self, dependency: &DependentObjectReference) -> Result<Vec<Arc<Value>>, Error> {
         let reference = ObjectReference {
             api_version: dependency.api_version.clone(),
@@ -203,7 +206,7 @@ impl Distributor {
         all.filter_map(|referrer| self.binding(&referrer.namespace, &referrer.name)).collect()
     }
 
-    /// Writes down what the template depends on, and holds the binding until it is let go.
+    /// Records what the template depends on, and adds the finalizer that holds the binding.
     async fn record(
         &self,
         binding: &ResourceBinding,
@@ -214,7 +217,8 @@ impl Distributor {
         if writer.update_mirrored(mirror, binding, recorded, Guard::Fields).await? {
             let message = format!("Get dependencies of {} succeed.", template.describe());
             self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
-            // What came between the look and this write was not known to be needed then, so nobody was told of it.
+            // An object that appeared between the read and this write was not recorded as a dependency yet,
+            // so its event enqueued nothing.
             self.queue.push(Key::of(binding));
         }
         Ok(())
@@ -239,7 +243,7 @@ impl Distributor {
         match plan {
             Attach::Nothing(_) => Ok(false),
             Attach::Create(mut made) => {
-                // Admission would give it an identity; control planes without our admission have bindings, too.
+                // Admission would add the permanent id, but the control plane may run without our admission.
                 let labels = made.metadata.labels.get_or_insert_default();
                 labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
                 writer.create(mirror, made.as_ref()).await.map(|()| true)
@@ -256,8 +260,8 @@ impl Distributor {
         }
     }
 
-    /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
-    /// while its result stays the same.
+    /// Reports on what the policies behind an attached binding disagree, once for each disagreement. The
+    /// disagreement may change while its result stays the same.
     fn tell_disagreement(&self, attached: &ResourceBinding, disagreement: Option<String>) {
         let key = Key::of(attached);
         let mut told = self.told.lock();
@@ -330,7 +334,7 @@ impl Reconcile for Distributor {
                         view.needed
                             .extend(objects.into_iter().map(|object| self.needed(&view.binding, object)));
                     }
-                    // What is not known yet looks like what is gone, and would be detached.
+                    // Objects that are not known yet look as if they were gone, and would be detached.
                     Err(error @ Error::Waiting(_)) => return Err(error),
                     Err(error) => view.failures.push(error.to_string()),
                 }

@@ -1,10 +1,10 @@
 //! Binds templates to policies: finds the policy of a template, claims it, and keeps its binding as the policy says.
 //!
-//! Watches: templates of every kind, both kinds of propagation policies (see `policies`), override policies that a
-//! propagation policy waits for, bindings that vanish.
+//! Watches: templates of every kind, both kinds of propagation policies (see `policies`), override policies
+//! that a propagation policy waits for, bindings that vanish.
 //! Writes: the claim on the template; the binding's metadata and what the policy says in its spec.
 //!
-//! What becomes of a template and of its binding is decided in `decide`.
+//! `decide` decides about a template and its binding.
 
 mod decide;
 #[cfg(test)]
@@ -61,14 +61,14 @@ pub(crate) struct Detector {
     blocked: Mutex<HashSet<TemplateKey>>,
     /// Why templates are in the queue.
     touches: Touches,
-    /// Templates as they were when we claimed and bound them. The watch shows them once more, perhaps with a status
-    /// that has come meanwhile; that is no news for the binding.
+    /// Templates as they were when we claimed and bound them. The watch shows them again, perhaps with a
+    /// status that was written meanwhile; that does not matter to the binding.
     bound: Mutex<HashMap<TemplateKey, Value>>,
     /// Bindings by the permanent id of the policy that claims them.
     claimed: Mutex<HashMap<String, BTreeSet<BindingKey>>>,
 }
 
-/// What is known of a template, and what was seen of it since it was last looked after.
+/// What is known of a template, and which changes were seen since it was last reconciled.
 pub(crate) struct Looked {
     view: View,
     taken: Taken,
@@ -159,7 +159,7 @@ impl Detector {
         self.templates.push(key);
     }
 
-    /// Has a template looked at because its policy changed, which is not the same as the template changing.
+    /// Enqueues a template because its policy changed, which does not count as a change of the template.
     pub(super) fn push_for_policy(&self, key: TemplateKey, lazy: bool) {
         self.push(key, Touch { by_user: !lazy, fresh: false });
     }
@@ -184,7 +184,8 @@ impl Detector {
                 claimed.entry(id.clone()).or_default().insert(key.clone());
             }
         }
-        // The template may live on, or be a new one that waits for the binding of its predecessor to go.
+        // The template may still exist, or be a new one that waits for the deletion of its predecessor's
+        // binding.
         if let (Some(old), None) = (&change.old, &change.new) {
             self.push(TemplateKey::of_reference(&old.spec().resource), Touch::default());
         }
@@ -199,7 +200,7 @@ impl Detector {
         }
     }
 
-    /// Has templates looked at whose replicas or components may be told differently now.
+    /// Enqueues the templates whose replicas or components may now be interpreted differently.
     fn rules_changed(&self, lesson: &Lesson) {
         let (mirrors, asked) =
             (&self.plane.mirrors, [Operation::InterpretReplica, Operation::InterpretComponent]);
@@ -223,7 +224,7 @@ impl Detector {
 
     fn look(&self, key: &TemplateKey, touch: Touch) -> View {
         let templates = &self.plane.templates;
-        // What policies pass over may be mirrored for templates that depend on it; nobody claims it.
+        // Objects that policies skip may be mirrored because templates depend on them; no policy claims them.
         let template =
             templates.get(key).filter(|found| Claim::read(found).is_some() || !templates.skip().skips(found));
         let held = template.as_deref().and_then(Claim::read).map(|claim| {
@@ -337,7 +338,7 @@ impl Detector {
         let version = template.resource_version();
         let Some(template) = self.claim(template, claim).await? else { return Ok(false) };
         let claimed_now = template.resource_version() != version;
-        // The answer may show that another controller has claimed it since we looked.
+        // The answer may show that another controller has claimed it since we read it.
         if !bind || decide::is_anothers(&template) {
             return Ok(false);
         }
@@ -374,14 +375,15 @@ impl Detector {
         }
     }
 
-    /// Returns whether another controller has claimed a template. It claims the template before it writes the binding, so
-    /// where a binding shows its mark, the server knows of the claim, and the mirror may not. A policy that wrote such a
-    /// binding would take the object from clusters that the other controller wants.
+    /// Returns whether another controller has claimed a template. It claims the template before it writes the
+    /// binding, so if a binding carries its label, the server has the claim, even if the mirror does not show
+    /// it yet. If a policy wrote such a binding, the object would be removed from clusters that the other
+    /// controller wants.
     async fn is_anothers_by_now(&self, key: &TemplateKey) -> Result<bool, Error> {
         Ok(self.plane.templates.current(key).await?.is_some_and(|template| decide::is_anothers(&template)))
     }
 
-    /// Returns all of a template of which the mirror may have the head only.
+    /// Returns the whole template; the mirror may have only its head.
     async fn whole(&self, template: Value) -> Result<Option<Value>, Error> {
         if !mirrored::is_head(&template) {
             return Ok(Some(template));
@@ -462,8 +464,8 @@ impl Detector {
         Ok(written)
     }
 
-    /// Takes a claim off the template, whose change brings it back into the queue, and then off the binding: as long as
-    /// the binding carries it, a policy finds both again after a failure.
+    /// Removes a claim from the template, whose change enqueues it again, and then from the binding. As long
+    /// as the binding carries the claim, a policy finds both again after a failure.
     pub(super) async fn release(&self, template: &Value, claim: &Claim) -> Result<(), Error> {
         let mut released = template.clone();
         if claim::release(&mut released, claim)
@@ -503,7 +505,7 @@ impl Reconcile for Detector {
         let Looked { view, taken } = looked;
         match (&view.template, &plan) {
             (Some(template), Plan::Wait) => {
-                // A policy that came between the look and this line has not seen the template waiting.
+                // A policy that appeared between the read and this line has not seen that the template waits.
                 let begins = self.waiting.lock().insert(template);
                 if begins && self.choose(template).is_some() {
                     return Ok(Outcome::After(Duration::ZERO));
@@ -532,7 +534,8 @@ async fn release_binding<B: StoredBinding>(
         return Ok(());
     }
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
-    // The mirror learns of it at once: a policy that goes releases a template and its binding, and then the binding.
+    // The mirror is updated at once: a policy that is being deleted releases a template with its binding, and
+    // then the binding.
     match plane.writer.derived().update_mirrored(mirror, binding.as_ref(), &released, Guard::Version).await {
         Err(error) if error.is_not_found() => Ok(()),
         result => result.map(drop),

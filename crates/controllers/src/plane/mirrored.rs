@@ -1,8 +1,10 @@
-//! How a template lies in the mirror: whole if a policy claims it, else its head alone, both as compact JSON.
+//! How the mirror stores a template: whole if a policy claims it, otherwise only its head, both as compact
+//! JSON.
 //!
-//! Most objects of a control plane are nobody's template, many are Secrets. Of those, the detector needs what policies
-//! select by (kind, namespace, name, labels) and whether anything has changed. So the mirror keeps their metadata and a
-//! digest of the rest; whoever needs the rest asks the API ([`super::templates::Templates::fetch`]).
+//! Most objects of a control plane are not propagated, and many are Secrets. For those, the detector needs
+//! only what policies select by (kind, namespace, name, labels) and whether anything has changed. So the
+//! mirror keeps their metadata and a digest of the rest; code that needs the rest reads it from the API
+//! ([`super::templates::Templates::fetch`]).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 
 /// Where a head keeps the digest of its object. No field of a Kubernetes object has such a name.
 const DIGEST: &str = "/digest";
-/// Never changes, and nobody selects by it.
+/// It never changes, and nothing selects by it.
 const CREATED: &str = "creationTimestamp";
 
 /// A template in the mirror.
@@ -23,7 +25,7 @@ const CREATED: &str = "creationTimestamp";
 pub(super) enum Mirrored {
     /// JSON of the template.
     Whole(Box<[u8]>),
-    /// JSON of its head. There may be very many: what is known otherwise is left out.
+    /// JSON of its head. There may be very many, so it leaves out what is known from elsewhere.
     Head(Box<[u8]>),
 }
 
@@ -45,11 +47,11 @@ impl Mirrored {
         Arc::new(value)
     }
 
-    /// Returns the template as it was before `newer` came: when nothing that counts has changed, this is `newer` itself, whether
-    /// the one or the other is a head.
+    /// Returns the template as it was before `newer` came: if nothing relevant has changed, this is `newer`
+    /// itself, even if either of them is a head.
     pub(super) fn value_before(&self, newer: &Arc<Value>, kind: &Gvk) -> Arc<Value> {
         let older = self.value(kind);
-        // Of two that are whole the reader can tell himself.
+        // The reader can compare two whole templates itself.
         let unchanged = is_head(&older)
             && digest_of(&older) == digest_of(newer)
             && !specification_changed(&metadata(&older), &metadata(newer));
@@ -62,8 +64,8 @@ pub(super) fn is_head(template: &Value) -> bool {
     template.get(DIGEST).is_some()
 }
 
-/// Returns whether the change from `old` to `new` consists of our own marks alone, whether the one or the other is a head:
-/// what a policy claims becomes whole by it.
+/// Returns whether only our own labels and annotations changed from `old` to `new`, even if either of them is
+/// a head: a claim turns a head into a whole template.
 pub(super) fn changed_by_karmada(old: &Value, new: &Value) -> bool {
     if is_head(old) || is_head(new) {
         return digest_of(old) == digest_of(new)
@@ -72,7 +74,7 @@ pub(super) fn changed_by_karmada(old: &Value, new: &Value) -> bool {
     activation::changed_by_karmada(old, new)
 }
 
-/// Returns what counts of the metadata.
+/// Returns the relevant part of the metadata.
 fn metadata(template: &Value) -> Value {
     let mut metadata = template["metadata"].clone();
     if let Some(fields) = metadata.as_object_mut() {
@@ -92,7 +94,7 @@ fn is_claimed(template: &Value) -> bool {
 }
 
 fn written(value: &Value) -> Box<[u8]> {
-    // A copy of the right size: an allocator may leave what is only shrunk where it is.
+    // Copies into a buffer of the right size: an allocator may not return memory that is only shrunk.
     Box::from(serde_json::to_vec(value).expect("a tree can be written to memory").as_slice())
 }
 
@@ -103,7 +105,7 @@ fn head(template: &Value) -> Value {
     head
 }
 
-/// A number that differs when what counts of the template besides its metadata differs. It lives as long as the process.
+/// A digest of the relevant part of the template without its metadata. It is valid within one process only.
 fn digest(template: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     let counting = template

@@ -1,7 +1,7 @@
-//! Brings every namespace to every cluster, so that what is propagated finds a place.
+//! Creates every namespace in every cluster, so that propagated objects have a namespace there.
 //!
 //! Watches: Namespaces, Clusters that appear, ClusterOverridePolicies that select namespaces.
-//! Writes: one Work per namespace and cluster, owned by the Namespace: when it goes, they go.
+//! Writes: one Work per namespace and cluster, owned by the Namespace, so they are deleted with it.
 
 #[cfg(test)]
 mod on_server;
@@ -24,7 +24,7 @@ use super::templates::TemplateKey;
 use super::{Plane, Start, override_events};
 use runtime::{Error, Outcome, Queue, Reconcile, controller};
 
-/// Upstream has one worker; each looks after all clusters of a namespace at once, so that few are enough.
+/// Upstream has one worker. Each worker handles all clusters of a namespace at once, so a few are enough.
 const WORKERS: usize = 2;
 
 fn namespace_kind() -> Gvk {

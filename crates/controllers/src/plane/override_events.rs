@@ -1,6 +1,6 @@
 //! Tells users which override policies were applied to a template for a cluster, and which could not be.
 //!
-//! Works of bindings and of namespaces are made with overrides; upstream's override manager tells of both.
+//! Works of bindings and of namespaces are rendered with overrides; upstream's override manager reports both.
 
 use api::events as reasons;
 use propagation::overrides::Applied;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const COMPONENT: &str = "override-manager";
 
-/// Tells of the policies that a new version of a Work is made with.
+/// Reports the policies that a new version of a Work is rendered with.
 pub(super) fn applied(events: &Events, template: &Value, cluster: &str, applied: &Applied) {
     for contribution in applied.cluster.iter().chain(&applied.namespaced) {
         let message = format!("Apply {} for cluster({cluster}) succeed.", contribution.describe());
@@ -17,7 +17,7 @@ pub(super) fn applied(events: &Events, template: &Value, cluster: &str, applied:
     }
 }
 
-/// Tells of a policy that could not be applied; other errors are not its matter.
+/// Reports a policy that could not be applied; it ignores other errors.
 pub(super) fn failed(events: &Events, template: &Value, error: &propagation::Error) {
     if let propagation::Error::Override { .. } = error {
         events.warning(COMPONENT, template, reasons::APPLY_OVERRIDE_POLICY_FAILED, error.to_string());

@@ -1,8 +1,9 @@
 //! The policies' side of the detector: which templates a policy gains, loses and takes over when it changes.
 //!
 //! Watches: PropagationPolicy, ClusterPropagationPolicy.
-//! Writes: releases claims (template and binding), takes templates over from policies of lower priority, and drops
-//! the policy's finalizer when nothing carries its claim any more. Bindings stay: what runs keeps running.
+//! Writes: releases claims (template and binding), takes templates over from policies of lower priority, and
+//! removes the policy's finalizer when no object carries its claim any more. Bindings stay: what runs keeps
+//! running.
 
 mod decide;
 #[cfg(test)]
@@ -32,7 +33,7 @@ use super::templates::TemplateKey;
 use crate::mirrors::Mirrors;
 use decide::{Step, View};
 
-/// What the reconcile needs to know of a policy besides what it says.
+/// What the reconcile needs to know about a policy besides its spec.
 pub(crate) trait Kept: Policy + Stored {
     const FINALIZER: &'static str;
     const PERMANENT_ID: &'static str;
@@ -111,7 +112,7 @@ fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
     }
 }
 
-/// Looks after the policies of one kind.
+/// Reconciles the policies of one kind.
 pub(super) struct Policies<P> {
     detector: Arc<Detector>,
     mirror: Arc<Mirror<P>>,

@@ -1,7 +1,7 @@
 //! FederatedResourceQuotas: how much a namespace may use, in single clusters and over all of them together.
 //!
-//! `sync` brings the shares of clusters there, `status` collects what they report, `enforcement` counts what bindings use. The
-//! limit itself is enforced by admission, when a binding is written (`admission::usage`).
+//! `sync` sends each cluster its share, `status` collects what clusters report, `enforcement` counts what
+//! bindings use. The limit itself is enforced by admission, when a binding is written (`admission::usage`).
 
 pub(crate) mod enforcement;
 #[cfg(test)]
@@ -16,7 +16,8 @@ use api::work::Work;
 use parking_lot::Mutex;
 use runtime::Key;
 
-/// Quotas whose users have changed something and wait for a word, also if nothing has to be written. Nobody waits after a restart.
+/// Quotas that users have changed and that get an event even if nothing has to be written. After a restart
+/// there are none.
 type Awaited = Mutex<BTreeSet<Key>>;
 
 /// How events and logs name a quota.
@@ -24,7 +25,7 @@ fn named(key: &Key) -> String {
     format!("FederatedResourceQuota({key})")
 }
 
-/// Returns the quota that a Work belongs to, as its labels say.
+/// Returns the quota that a Work belongs to, according to its labels.
 pub(super) fn quota_of(work: &Work) -> Option<Key> {
     let labels = work.metadata.labels.as_ref()?;
     Some(Key::new(

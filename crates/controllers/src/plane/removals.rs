@@ -1,11 +1,12 @@
-//! Holds removals of copies when too many of them come at once, and lets them go when somebody agrees.
+//! Holds removals of copies when there are too many at once, and releases them when a user confirms.
 //!
-//! Watches: policies (what they say about their removals). Asked by the binding controller before it takes a copy away.
+//! Watches: policies (their annotations about removals). The binding controller asks it before it removes a
+//! copy.
 //! Writes: annotations of policies that say what is held; Events about it.
 //!
-//! What is at stake is counted from what there is, not from what has happened: before the first copy goes, all copies are
-//! known that the policies and clusters do not want any more. So a restart changes nothing: what is held says so on its
-//! policy. What is decided is in `decide`, by the rules of `propagation::withdrawal`.
+//! The count comes from the current state, not from past events: before the first copy is removed, all copies
+//! are known that policies and clusters no longer want. So a restart changes nothing: an annotation on the
+//! policy says what is held. `decide` applies the rules of `propagation::withdrawal`.
 
 mod decide;
 #[cfg(test)]
@@ -41,12 +42,12 @@ pub(super) use decide::{Permit, Request, permit};
 
 const COMPONENT: &str = "binding-controller";
 const WORKERS: usize = 2;
-/// How long what is at stake is believed while neither policies nor clusters change.
+/// How long a count stays valid while neither policies nor clusters change.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// How often a policy that holds removals is looked at.
+/// How often a policy with held removals is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What has been taken away lately, and what is at stake.
+/// What was removed recently, and what would be removed.
 #[derive(Default)]
 pub(super) struct Removals {
     limits: Limits,
@@ -64,7 +65,8 @@ impl Removals {
     }
 }
 
-/// Follows what policies say; wired together with the binding controller, which is told whom to look at again.
+/// Watches the policies. Registered together with the binding controller, whose queues get the bindings to
+/// reconcile again.
 pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
     let queue = Queue::new("removal-limit");
     macro_rules! follow {
@@ -95,7 +97,7 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
     Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
 }
 
-/// Takes the note off a policy that has nothing to remove any more.
+/// Removes the annotation from a policy that has nothing left to remove.
 struct Controller {
     plane: Arc<Plane>,
 }
@@ -129,7 +131,7 @@ impl Reconcile for Controller {
     }
 }
 
-/// Has the bindings of a policy looked at.
+/// Enqueues the bindings of a policy.
 fn push_all(plane: &Plane, queues: &Queues, policy: &Key) {
     fn push<B: Binding>(mirror: &Mirror<B>, queues: &Queues, policy: &Key) {
         for binding in mirror.all() {
@@ -184,7 +186,7 @@ impl Found {
     }
 }
 
-/// Returns the policy behind a binding, as the binding says itself.
+/// Returns the policy that a binding names.
 fn policy_of(metadata: &ObjectMeta) -> Option<Key> {
     let notes = metadata.annotations.as_ref()?;
     if let Some(name) = notes.get(PROPAGATION_POLICY_NAME) {
@@ -193,7 +195,7 @@ fn policy_of(metadata: &ObjectMeta) -> Option<Key> {
     Some(Key::new("", notes.get(CLUSTER_PROPAGATION_POLICY_NAME)?.clone()))
 }
 
-/// Patches a policy; the mirror learns of it at once. That it is gone is fine.
+/// Patches a policy and updates the mirror at once. It is fine if the policy is gone.
 async fn annotate(plane: &Plane, policy: &Key, patch: Value) -> Result<(), Error> {
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
     let client = plane.client().clone();
@@ -212,7 +214,7 @@ async fn annotate(plane: &Plane, policy: &Key, patch: Value) -> Result<(), Error
 }
 
 impl Plane {
-    /// Returns what it depends on whether a binding may take copies away.
+    /// Returns the facts that decide whether a binding may remove copies.
     pub(super) fn removal_request<B: StoredBinding>(&self, binding: &B) -> Request {
         let policy = policy_of(binding.metadata());
         let state = |policy: &Key| Some((policy.clone(), Found::of(self, policy)?.state()));
@@ -224,7 +226,8 @@ impl Plane {
         Request { template: key(binding).to_string(), policy, limits, recent, survey, states }
     }
 
-    /// Notes what was decided about the copies of a binding: what goes counts, what is held is said on its policy.
+    /// Records the decision about the copies of a binding: removals are counted, and held ones are noted on
+    /// its policy.
     pub(super) async fn note_removals<B: StoredBinding>(
         &self,
         binding: &B,
@@ -268,7 +271,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Counts what would be taken away, were nothing held.
+    /// Counts what would be removed if nothing were held.
     fn survey(&self) -> Arc<Survey> {
         let changes = self.removals.changes.load(Ordering::Relaxed);
         let mut cached = self.removals.survey.lock();

@@ -1,16 +1,18 @@
 //! Chooses the clusters of bindings: the scheduler around the pure `scheduler` crate.
 //!
-//! Watches: bindings that a policy stands behind, Clusters.
-//! Writes: `spec.clusters` and the applied placement; the `Scheduled` condition and what the scheduler has observed.
+//! Watches: bindings that have a policy, Clusters.
+//! Writes: `spec.clusters` and the applied placement; the `Scheduled` condition and what the scheduler has
+//! observed.
 //!
-//! Bindings are taken up in the order of the queue and worked on side by side: a decision depends on the clusters, not
-//! on other decisions. Where features make them depend on each other (rules between workloads, protection against
-//! overcommitment), one is finished before the next begins. A binding that could not be placed is woken by the cluster
-//! that changes that.
+//! Bindings are taken from the queue in order and scheduled in parallel: a decision depends on the clusters,
+//! not on other decisions. Where features make them depend on each other (rules between workloads, protection
+//! against overcommitment), one is finished before the next begins. A binding that could not be placed is
+//! enqueued when a cluster changes in a way that may help.
 //!
-//! Code map: `decide` what becomes of a binding · `turns` whose turn it is · `conclude` writes results · `settings` what
-//! flags say · `obstacles` who waits for what · `diagnoses` keeps the reasons of the last decisions · `estimating` asks the
-//! accurate estimators · `local` answers for members without one · `metrics` are what is measured.
+//! Code map: `decide` decides about a binding · `turns` is the queue · `conclude` writes results · `settings`
+//! holds the flags · `obstacles` knows which binding waits for what · `diagnoses` keeps the reasons of the
+//! last decisions · `estimating` asks the accurate estimators · `local` answers for members without one ·
+//! `metrics` has the metrics.
 
 mod conclude;
 mod decide;
@@ -47,7 +49,7 @@ use metrics::Incoming;
 use obstacles::{News, Obstacles};
 pub use settings::Settings;
 
-/// How many bindings are worked on at once: enough to keep the server's group commits full.
+/// How many bindings are scheduled at once: enough to keep the server's group commits full.
 const AT_ONCE: usize = 64;
 
 struct Controller {
@@ -56,7 +58,7 @@ struct Controller {
     scheduler: Arc<Scheduler>,
     /// The source of events; there is one name per process.
     component: &'static str,
-    /// What decisions are made from. Locked before `turns` where both are needed.
+    /// The input of decisions. Locked before `turns` where both are needed.
     known: RwLock<Known>,
     turns: Mutex<Turns>,
     wake: Notify,
@@ -102,7 +104,7 @@ impl Clock {
 /// A binding of either scope as the scheduler crate sees it.
 trait Scheduled: StoredBinding {
     fn seen(&self) -> trigger::Binding<'_>;
-    /// Returns the binding if it is one that rules between workloads and assumptions are about.
+    /// Returns the binding if rules between workloads and assumptions concern it.
     fn namespaced(&self) -> Option<&ResourceBinding>;
 }
 
@@ -170,7 +172,7 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
 }
 
 impl Controller {
-    /// Keeps what decisions about other bindings depend on.
+    /// Records what decisions about other bindings depend on.
     fn relations_changed(&self, change: &Change<'_, ResourceBinding>) {
         let gates = self.scheduler.gates();
         if gates.workload_affinity {
@@ -225,7 +227,7 @@ impl Controller {
         }
     }
 
-    /// Takes up what changed in a cluster, and whoever that concerns.
+    /// Handles a change of a cluster, and enqueues the bindings that it concerns.
     fn cluster_changed(&self, change: &Change<'_, Cluster>) {
         let Some(new) = &change.new else {
             Arc::make_mut(&mut self.known.write().fleet).remove(&change.key.name);
@@ -253,7 +255,8 @@ impl Controller {
             Some(old) if old.status.api_enablements == new.status.api_enablements => {
                 ChangedCluster::new(old, new)
             }
-            // A cluster that is new, or that serves other kinds than before, may suit anyone its affinity allows.
+            // A cluster that is new, or that serves other kinds than before, may suit any binding whose
+            // affinity allows it.
             _ => Some(any),
         };
         if let Some(changed) = changed {
@@ -299,7 +302,7 @@ impl Controller {
         if self.scheduler.gates().priority_queue { priority } else { 0 }
     }
 
-    /// Returns how many bindings may be worked on at once: one, where decisions depend on each other.
+    /// Returns how many bindings may be scheduled at once: one, if decisions depend on each other.
     fn at_once(&self) -> usize {
         let gates = self.scheduler.gates();
         if gates.workload_affinity || gates.overcommit_protection { 1 } else { AT_ONCE }
@@ -323,8 +326,8 @@ impl Controller {
         }
     }
 
-    /// Brings a binding in the mirror up to date; returns whether it still exists. The mirror may not know yet what was
-    /// faster than us.
+    /// Brings a binding in the mirror up to date; returns whether it still exists. The mirror may not show
+    /// the write that was faster than ours yet.
     async fn look_up<B: Scheduled>(&self, mirror: &Mirror<B>, key: &Key) -> Result<bool, Error> {
         let newer = self.plane.writer.api::<B>(&key.namespace).get_opt(&key.name).await?;
         Ok(newer.map(|newer| mirror.note(newer)).is_some())
@@ -363,7 +366,7 @@ impl Reconcile for Controller {
     }
 
     async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
-        // What the decision was made from is let go, so that news need not be put into a copy of it.
+        // Drops the input of the decision, so that the next change need not copy it.
         let View { subject, seen, started, .. } = view;
         let attempt = conclude::Made { plan, seen, started };
         match subject {

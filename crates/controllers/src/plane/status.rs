@@ -1,8 +1,8 @@
-//! Brings what the Works report to the binding, and from there to the template.
+//! Aggregates the reports of Works into the binding's status, and from there into the template's.
 //!
-//! Watches: Works (their status, and that they go), bindings (a template that changed has an outdated status).
-//! Writes: the binding's `aggregatedStatus` and `FullyApplied` condition; the template's status, as the interpreter
-//! has it.
+//! Watches: Works (their status and deletion), bindings (a changed template has an outdated status). Writes:
+//! the binding's `aggregatedStatus` and `FullyApplied` condition; the template's status, as the interpreter
+//! aggregates it.
 
 #[cfg(test)]
 mod on_server;
@@ -33,13 +33,13 @@ use super::{BindingKey, Plane, Start, StoredBinding};
 use runtime::events::about;
 
 const WORKERS: usize = 8;
-/// How long the first news of a binding waits for that of its other clusters. Short enough not to be noticed, long enough
-/// for clusters that are written to at the same time.
+/// How long the first report of a binding waits for those of its other clusters. Short enough not to be
+/// noticed, long enough for clusters that are written to at the same time.
 const GATHER: Duration = Duration::from_millis(100);
 
 struct Controller<B> {
     bindings: Bindings<B>,
-    /// Bindings of whose clusters some have reported and others are about to: since when.
+    /// Bindings with reports from some clusters and others still to come: since when.
     since: Mutex<HashMap<BindingKey, Instant>>,
     /// When each was last written.
     throttle: Throttle<BindingKey>,
@@ -81,7 +81,7 @@ fn is_news(change: &Change<'_, Work>) -> bool {
     let deleting = |work: &Work| work.metadata.deletion_timestamp.is_some();
     match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.status != new.status || deleting(old) != deleting(new),
-        // A new Work has nothing to report yet, unless it was there before us.
+        // A new Work has nothing to report yet, unless it existed before the start of this process.
         (None, Some(_)) => change.initial,
         _ => true,
     }
@@ -108,7 +108,7 @@ impl<B: StoredBinding> Controller<B> {
     }
 }
 
-/// Returns whether a binding that changed has, or may have, a status that is no longer true.
+/// Returns whether the status of a changed binding is, or may be, out of date.
 fn is_outdated<B: Binding>(old: Option<&B>, new: &B, has_works: impl Fn(&B) -> bool) -> bool {
     let placed = |binding: &B| binding.status().last_scheduled_time.is_some();
     let moved = old.is_none_or(|old| {
@@ -117,7 +117,7 @@ fn is_outdated<B: Binding>(old: Option<&B>, new: &B, has_works: impl Fn(&B) -> b
     moved && (placed(new) || has_works(new))
 }
 
-/// Returns whether Works of a binding have not been carried out yet. What is suspended or failed is not waited for.
+/// Returns whether Works of a binding have not been applied yet. Suspended and failed Works do not count.
 fn more_to_come(works: &[Arc<Work>]) -> bool {
     works.iter().any(|work| {
         work.metadata.deletion_timestamp.is_none()
@@ -130,7 +130,7 @@ fn more_to_come(works: &[Arc<Work>]) -> bool {
 pub(crate) struct View<B> {
     binding: Arc<B>,
     works: Vec<Arc<Work>>,
-    /// How long the last write asks for a pause.
+    /// How long to wait after the last write.
     pause: Option<Duration>,
     /// Since when some of its clusters have reported and others are about to.
     gathering: Option<Duration>,
@@ -139,7 +139,7 @@ pub(crate) struct View<B> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     Nothing(&'static str),
-    /// More is about to come, or the last write was a moment ago.
+    /// More reports are about to come, or the last write was a moment ago.
     Wait(Duration),
     /// Sum up what the Works report.
     Report,
@@ -223,7 +223,8 @@ async fn bring_back<B: StoredBinding>(
             current
         }
         Ok(None) => {
-            // Nothing to write, or gone meanwhile; in both cases what we computed is what there is.
+            // There was nothing to write, or the binding is gone; in both cases the computed status is the
+            // current one.
             let mut current = (**binding).clone();
             change(&mut current)?;
             current
@@ -245,7 +246,7 @@ async fn update_template<B: StoredBinding>(
     component: &'static str,
     now: Timestamp,
 ) -> Result<bool, Error> {
-    // The binding controller tells of it.
+    // The binding controller reports it.
     if check_scope(binding).is_err() {
         return Ok(false);
     }
@@ -288,7 +289,7 @@ async fn update_template<B: StoredBinding>(
     }
 }
 
-/// Returns the patch of the status alone, valid only for the template that was looked at.
+/// Returns the patch of the status alone, valid only for the template that was read.
 fn status_patch(template: &Value, updated: &Value) -> Option<Value> {
     let only_status = |object: &Value| {
         json!({

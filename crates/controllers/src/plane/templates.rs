@@ -1,12 +1,12 @@
-//! The templates: objects of every kind that can be propagated, mirrored as kinds come and go.
+//! The templates: mirrors of objects of every kind that can be propagated, as kinds appear and disappear.
 //!
 //! Kinds are discovered at the start, whenever a definition or an aggregated API changes, and now and then, in case
 //! a server announces a kind late. A kind that discovery no longer shows is forgotten; nothing is concluded about
 //! its objects.
 //!
-//! What policies pass over ([`SkipRules`]) may still be needed by templates. A kind that they pass over is mirrored once
-//! a template depends on an object of it ([`Templates::need`]); most never are. Namespaces that they pass over are
-//! mirrored with the others, and nobody but [`Templates::subscribe_to_all`] is told of what is in them.
+//! Templates may depend on objects that policies skip ([`SkipRules`]). A skipped kind is mirrored once a
+//! template depends on an object of it ([`Templates::need`]); most never are. Skipped namespaces are mirrored
+//! with the others, but only subscribers of [`Templates::subscribe_to_all`] hear of objects in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,12 +69,13 @@ pub(crate) struct Templates {
     client: Client,
     skip: SkipRules,
     kinds: RwLock<BTreeMap<Gvk, Kind>>,
-    /// Kinds that are served, that policies pass over and that no template depends on. They are not mirrored.
+    /// Served kinds that policies skip and that no template depends on. They are not mirrored.
     passed_over: RwLock<BTreeMap<Gvk, Served>>,
-    /// Kinds that policies pass over and that a template has depended on. As upstream, they are mirrored from then on.
+    /// Kinds that policies skip and that a template has depended on. They are mirrored from then on, as
+    /// upstream does.
     needed: RwLock<BTreeSet<Gvk>>,
     subscribers: RwLock<Vec<Told>>,
-    /// Those who are also told of what policies pass over.
+    /// Subscribers that also hear of objects that policies skip.
     subscribers_to_all: RwLock<Vec<Told>>,
     definitions_changed: Notify,
     discovered: watch::Sender<bool>,
@@ -115,7 +116,7 @@ impl Templates {
         self.subscribers.write().push(Box::new(told));
     }
 
-    /// As [`Self::subscribe`], and on every change of what policies pass over, as far as it is mirrored.
+    /// As [`Self::subscribe`], and also on every change of mirrored objects that policies skip.
     pub(crate) fn subscribe_to_all(&self, told: impl Fn(&Change<Value>) + Send + Sync + 'static) {
         self.subscribers_to_all.write().push(Box::new(told));
     }
@@ -124,8 +125,8 @@ impl Templates {
         &self.skip
     }
 
-    /// Has the objects of a kind mirrored that templates depend on, also if policies pass it over. Returns whether all of
-    /// them are known; if not, they soon are.
+    /// Mirrors the objects of a kind that templates depend on, even if policies skip it. Returns whether the
+    /// mirror is complete; if not, it soon will be.
     pub(crate) fn need(&self, kind: &Gvk) -> Result<bool, Error> {
         if !self.skip.skips_kind(kind) {
             return Ok(true);
@@ -133,7 +134,7 @@ impl Templates {
         if let Some(mirrored) = self.kinds.read().get(kind) {
             return Ok(mirrored.mirror.is_synced());
         }
-        // What is not served is not remembered: templates may name any kind.
+        // Kinds that are not served are not remembered, since templates may name any kind.
         if !self.passed_over.read().contains_key(kind) {
             return Err(Error::UnknownKind(kind.to_string()));
         }
@@ -143,7 +144,7 @@ impl Templates {
         Ok(false)
     }
 
-    /// Returns the mirrored template; of one that no policy claims, its head.
+    /// Returns the mirrored template; only its head if no policy claims it.
     pub(crate) fn get(&self, key: &TemplateKey) -> Option<Arc<Value>> {
         let mirror = self.kinds.read().get(&key.kind).map(|kind| Arc::clone(&kind.mirror))?;
         mirror.get(&key.namespace, &key.name).map(|kept| kept.value(&key.kind))
@@ -201,7 +202,7 @@ impl Templates {
         Ok(found.map(|found| tree(found, &served.resource)))
     }
 
-    /// Patches a template's status; that it is gone is fine.
+    /// Patches a template's status; it is fine if the template is gone.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
         let served = self.served(&key.kind)?;
         let api = self.api(&served, &key.namespace);
@@ -243,7 +244,7 @@ impl Templates {
         }
     }
 
-    /// Discovers and mirrors kinds until everything stops.
+    /// Discovers and mirrors kinds until the process stops.
     pub(crate) fn follow(self: Arc<Self>, supervisor: &Supervisor) {
         let workers = supervisor.clone();
         supervisor.keep("templates", move || self.clone().run(workers.clone()));
@@ -309,7 +310,7 @@ impl Templates {
         });
     }
 
-    /// Returns a new mirror of a kind, whose changes are told to the subscribers.
+    /// Returns a new mirror of a kind, which passes its changes to the subscribers.
     fn mirror(self: &Arc<Self>, gvk: &Gvk) -> Arc<Mirror<Mirrored>> {
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
@@ -342,7 +343,7 @@ impl Templates {
     }
 }
 
-/// Says whether a merge patch changes an object; a map without entries is as good as none.
+/// Returns whether a merge patch changes an object; an empty map counts as absent.
 fn is_news(object: &Value, patch: &Value) -> bool {
     match (object, patch) {
         (Value::Null, Value::Object(patch)) => patch.values().any(|field| is_news(&Value::Null, field)),
@@ -355,7 +356,7 @@ fn is_news(object: &Value, patch: &Value) -> bool {
 
 #[cfg(test)]
 impl Templates {
-    /// Learns of a kind without asking the server, and without following its objects.
+    /// Adds a kind without asking the server, and without watching its objects.
     pub(crate) fn learn(self: &Arc<Self>, group: &str, version: &str, kind: &str, namespaced: bool) {
         let resource = ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(group, version, kind));
         let mirror = self.mirror(&Gvk::new(group, version, kind));
@@ -434,7 +435,7 @@ fn tree(mut object: DynamicObject, resource: &ApiResource) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// Compares resource versions; what is no number is not older than anything.
+/// Compares resource versions; one that is not a number is never older.
 fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,

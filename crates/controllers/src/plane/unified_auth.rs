@@ -1,12 +1,12 @@
-//! Lets those who may use the cluster proxy act in the members under their own names.
+//! Lets users of the cluster proxy act in the members under their own names.
 //!
 //! Watches: Clusters, ClusterRoles and ClusterRoleBindings of the control plane.
 //! Writes: two Works per cluster, owned by the Cluster: the ClusterRole and the ClusterRoleBinding
-//! `karmada-impersonator`, by which the impersonator's account may take on exactly the names that are bound to a role
-//! for `clusters/proxy` (or `proxying/proxy` of the search) in the control plane.
+//! `karmada-impersonator`, by which the impersonator's account may impersonate exactly the users that are
+//! bound to a role for `clusters/proxy` (or `proxying/proxy` of the search) in the control plane.
 //!
-//! `unifiedAuth` in `--controllers`. A cluster in push mode without an impersonator's secret is left alone; in pull mode the
-//! agent may keep it to itself. What the proxy does with it is not decided here.
+//! `unifiedAuth` in `--controllers`. A cluster in push mode without an impersonator's secret is skipped; in
+//! pull mode the agent may keep that secret to itself. This file does not decide how the proxy uses it.
 
 #[cfg(test)]
 mod on_server;
@@ -50,7 +50,7 @@ enum Reach {
     All,
 }
 
-/// Whom a ClusterRoleBinding gives which ClusterRole.
+/// The subjects of a ClusterRoleBinding and its ClusterRole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Bound {
     role: String,
@@ -109,7 +109,7 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Authenticator> {
         }
     });
 
-    // A Work of ours that was deleted while the cluster is still there comes back.
+    // If one of our Works is deleted while the cluster still exists, it is created again.
     plane.mirrors.works.subscribe({
         let (pushed, plane) = (Arc::clone(&authenticator.queue), Arc::clone(plane));
         move |change| {
@@ -160,7 +160,7 @@ impl Authenticator {
         }
     }
 
-    /// Returns kind and name of everybody who may use the proxy to a cluster.
+    /// Returns kind and name of every subject that may use the proxy to a cluster.
     fn subjects(&self, cluster: &str) -> BTreeSet<(String, String)> {
         let reaching = |bound: &Arc<Bound>| match self.roles.get("", &bound.role).as_deref() {
             Some(Reach::All) => true,
@@ -172,10 +172,10 @@ impl Authenticator {
     }
 }
 
-/// What is known of a cluster and of who may use the proxy to it.
+/// What is known of a cluster and of the subjects that may use the proxy to it.
 pub(crate) struct View {
     cluster: Arc<Cluster>,
-    /// Kind and name of everybody who may.
+    /// Kind and name of every such subject.
     subjects: BTreeSet<(String, String)>,
 }
 
@@ -267,7 +267,8 @@ fn reach(role: &ClusterRole) -> Reach {
     Reach::Named(names)
 }
 
-/// The verbs do not count, as upstream: what may be done is asked of the control plane before, of the member after.
+/// The verbs do not count, as upstream: the control plane checks the verb before the request, and the member
+/// checks it afterwards.
 fn grants(rule: &PolicyRule, group: &str, resource: &str) -> bool {
     let has = |list: &Option<Vec<String>>, wanted: &str| {
         list.iter().flatten().any(|item| item == "*" || item == wanted)

@@ -26,7 +26,7 @@ pub(crate) struct Works {
 }
 
 impl Plane {
-    /// Keeps the index of Works in step with the mirror. Wired before any controller.
+    /// Keeps the index of Works in step with the mirror. Registered before any controller.
     pub(super) fn follow_works(self: &Arc<Self>) {
         let plane = Arc::clone(self);
         self.mirrors.works.subscribe(move |change: &Change<Work>| {
@@ -38,12 +38,13 @@ impl Plane {
     }
 }
 
-/// How long a Work that was deleted in pull mode stays away; tests need not see that it is long.
+/// How long to wait before a Work that was deleted in pull mode is written again; shorter in tests.
 const AWAY: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(10) };
 
 impl Plane {
-    /// Has a Work that was deleted written again. In pull mode not at once: the original's `unregister` deletes a cluster's
-    /// Works, looks once a second until there are none, and only then deletes the Cluster.
+    /// Enqueues the owner of a deleted Work, which writes it again. In pull mode this waits: the original's
+    /// `unregister` deletes a cluster's Works, polls once a second until there are none, and only then
+    /// deletes the Cluster.
     pub(super) fn bring_back(&self, work: &Work, queue: &Arc<Queue<String>>, key: String) {
         let cluster = work.metadata.namespace.as_deref().and_then(cluster_of_execution_space);
         let cluster = cluster.and_then(|name| self.mirrors.clusters.get("", name));
@@ -90,7 +91,7 @@ fn id(work: &Work) -> Option<&str> {
         .filter(|id| !id.is_empty())
 }
 
-/// Returns the binding a Work belongs to, as it says itself.
+/// Returns the binding that a Work names.
 pub(super) fn binding_of(work: &Work) -> Option<BindingKey> {
     let notes = work.metadata.annotations.as_ref()?;
     if let Some(name) = notes.get(annotations::RESOURCE_BINDING_NAME) {
@@ -108,7 +109,8 @@ impl Works {
 
     /// Returns the Works of the binding with this permanent id.
     pub(super) fn of(&self, binding_id: &str) -> Vec<Arc<Work>> {
-        // Not held while the mirror is asked: the mirror holds its own lock while it tells of changes.
+        // The lock is released before the mirror is read: the mirror holds its own lock while it notifies
+        // subscribers.
         let keys: Vec<Key> = self.by_binding.lock().get(binding_id).into_iter().flatten().cloned().collect();
         keys.iter().filter_map(|key| self.mirror.find(key)).collect()
     }
@@ -119,7 +121,7 @@ impl Works {
         keys.iter().filter_map(|key| self.mirror.find(key)).collect()
     }
 
-    /// Makes a Work be as wanted; returns whether anything had to be written.
+    /// Creates or updates a Work as wanted; returns whether anything had to be written.
     pub(super) async fn ensure(&self, writer: &Writer, desired: &DesiredWork) -> Result<bool, Error> {
         let existing = self.mirror.get(&desired.namespace, &desired.name);
         let fresh_id = || uuid::Uuid::new_v4().to_string();
@@ -135,7 +137,7 @@ impl Works {
     }
 }
 
-/// What it takes to make a Work be as wanted.
+/// The write that makes a Work as wanted.
 #[derive(Debug, PartialEq)]
 enum Ensure {
     Create(Box<Work>),
@@ -154,7 +156,7 @@ fn decide(
         return Ok(if changed { Ensure::Update(Box::new(wanted)) } else { Ensure::Nothing });
     }
     let mut work = desired.create();
-    // Admission would give it an identity; control planes without our admission have Works, too.
+    // Admission would add the permanent id, but the control plane may run without our admission.
     let id = fresh_id();
     for manifest in &mut work.spec.workload.manifests {
         stamp(manifest, Some(&id));

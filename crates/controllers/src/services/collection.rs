@@ -5,9 +5,10 @@
 //!          member's own EndpointSlices in the members.
 //! Writes:  collected Works.
 //!
-//! Two controllers: `serviceExport` (`service-export-controller`) collects what a ServiceExport in the member asks for,
-//! `endpointsliceCollect` (`endpointslice-collect-controller`) what a MultiClusterService asks for. They share the Works, so they
-//! share the look at them: one decision per Service and cluster. A controller that does not run leaves its part as it is.
+//! Two controllers: `serviceExport` (`service-export-controller`) collects what a ServiceExport in the member
+//! asks for, `endpointsliceCollect` (`endpointslice-collect-controller`) what a MultiClusterService asks for.
+//! They share the Works, so they also share one reconcile and one decision per Service and cluster. A
+//! controller that does not run leaves its part as it is.
 //!
 //! Both belong to the member side: an agent runs them for its own cluster.
 
@@ -35,14 +36,15 @@ const EXPORT_API: &str = "multicluster.x-k8s.io/v1alpha1";
 const EXPORT: &str = "ServiceExport";
 
 const ALL: Selection = Selection::Matching("");
-/// The slices that a member made itself. Those of a Service that we brought there have its labels, `karmada.io/managed` as well,
-/// so that only who manages the slice tells them from those that we brought.
+/// The slices that a member made itself. Slices of a propagated Service also have its labels, including
+/// `karmada.io/managed`, so only the label that names the slice's manager distinguishes them from slices that
+/// we dispatched.
 const OWN_SLICES: Selection = Selection::Matching(
     "endpointslice.kubernetes.io/managed-by notin \
      (endpointslice-controller.karmada.io,endpointslice-dispatch-controller.karmada.io)",
 );
 
-/// How long a new copy of a member's objects may take before the look is put off.
+/// How long to wait for a new mirror of a member's objects before the reconcile is postponed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which of the two controllers run.
@@ -61,7 +63,7 @@ impl Enabled {
     }
 }
 
-/// The Services that wait to be looked at, for both controllers.
+/// The queue of Services, for both controllers.
 pub(crate) struct Collection {
     pub(crate) queue: Arc<Queue<ServiceKey>>,
     pub(crate) enabled: Enabled,
@@ -84,7 +86,7 @@ pub(crate) fn wire_multi_cluster(shared: &Arc<Shared>) -> Start {
 }
 
 fn wire(shared: &Arc<Shared>, token: Token) -> Start {
-    // Whichever is wired first does it for both.
+    // The first call does it for both.
     let first = Token::ALL.into_iter().find(|token| shared.collection.enabled.has(*token));
     if first != Some(token) {
         return Box::new(|| {});
@@ -102,7 +104,8 @@ fn subscribe(shared: &Arc<Shared>) {
     shared.mirrors.works.subscribe(move |change| {
         let cluster = cluster_of(change.key);
         for work in [change.old.as_deref(), change.new.as_deref()].into_iter().flatten() {
-            // What is brought to a cluster is not collected there, and what we collected ourselves is as it should be.
+            // Slices that were dispatched to a cluster are not collected there, and our own writes need no
+            // reconcile.
             let mine = roles(work).into_iter().filter(|(_, role)| match role {
                 Role::Dispatched => false,
                 Role::Collected => !change.ours,
@@ -113,7 +116,7 @@ fn subscribe(shared: &Arc<Shared>) {
             }
         }
     });
-    // The members must not keep alive what keeps them alive.
+    // A weak reference: the members must not keep their own owner alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe_others(Arc::new(move |change| {
         let Some(of) = weak.upgrade() else { return };
@@ -157,7 +160,7 @@ impl Reconcile for Controller {
         }
         let enabled = shared.collection.enabled;
         let requested = enabled.multi_cluster.then_some(requested);
-        // A member that is away is looked at when it is back.
+        // A member that is unreachable is reconciled when it is back.
         let member = shared.members.get(&key.cluster).filter(|_| is_ready(&cluster));
         let mut view = View {
             key: key.clone(),
@@ -192,7 +195,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// Returns whether the member has a ServiceExport for the Service; `None` if nobody asked for one to be looked for.
+    /// Returns whether the member has a ServiceExport for the Service; `None` if no controller asks for it.
     async fn exported(&self, member: &Member, key: &ServiceKey, asked: bool) -> Result<Option<bool>, Error> {
         let shared = &self.0;
         let kind = match shared.kinds.resolve(shared.client(), member, EXPORT_API, EXPORT).await {
@@ -204,7 +207,7 @@ impl Controller {
         let known = member.existing_copy(&kind, ALL);
         let copy = match (known, asked) {
             (Some(copy), _) => copy,
-            // Nothing has been exported from this cluster: it is not watched for that.
+            // Nothing was exported from this cluster, so ServiceExports are not watched there.
             (None, false) => return Ok(None),
             (None, true) => member.copy(&kind, ALL),
         };
@@ -214,7 +217,7 @@ impl Controller {
         if copy.wait(PATIENCE).await {
             return Ok(Some(copy.find(&key.service).is_some()));
         }
-        // The member may not know the kind (yet), and then the copy never fills. It says so itself.
+        // The member may not have the kind (yet), and then the mirror never completes. Ask the member itself.
         let found = member.get(&kind, &key.service).await.map_err(Error::decision)?;
         Ok(Some(found.is_some()))
     }
@@ -234,7 +237,7 @@ impl Controller {
 
     async fn carry_out(&self, view: &View, step: Step) -> Result<(), Error> {
         let shared = &self.0;
-        // It can all be collected again.
+        // Derived: everything can be collected again.
         let (writer, mirror) = (shared.writer.derived(), &shared.mirrors.works);
         let existing = |wanted: &Work| {
             let mut collected = view.collected.iter();
@@ -242,7 +245,7 @@ impl Controller {
         };
         match step {
             Step::Create(work) => match writer.create(mirror, work.as_ref()).await {
-                // The watch tells of it, and then it is looked at.
+                // The watch reports it, which enqueues the Service.
                 Err(error) if error.is_already_exists() => {
                     Err(Error::Waiting(format!("to see {}", runtime::Key::of(work.as_ref()))))
                 }

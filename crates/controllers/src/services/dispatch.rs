@@ -1,13 +1,13 @@
-//! Brings the collected EndpointSlices of a MultiClusterService to its consumers.
+//! Dispatches the collected EndpointSlices of a MultiClusterService to its consumers.
 //!
 //! Watches: MultiClusterServices, collected and dispatched Works, Clusters (whether they are ready) and their execution namespaces.
 //! Writes:  dispatched Works; the finalizer of collected ones; the condition EndpointSliceDispatched and events of the
 //!          MultiClusterService.
 //!
-//! `endpointslice-dispatch-controller`, `endpointsliceDispatch` in `--controllers`, behind the gate MultiClusterService. One look
-//! per MultiClusterService compares all its slices with all its consumers, so that any order of events ends in the same state.
-//! A provider that is not ready has no endpoints to offer: what came from it leaves the consumers, and comes back with it.
-//! Upstream leaves it until the cluster is removed.
+//! `endpointslice-dispatch-controller`, `endpointsliceDispatch` in `--controllers`, behind the gate
+//! MultiClusterService. One reconcile per MultiClusterService compares all its slices with all its consumers,
+//! so that any order of events ends in the same state. If a provider is not ready, its slices are removed
+//! from the consumers, and return when it is ready. Upstream leaves them until the cluster is removed.
 
 mod decide;
 
@@ -54,13 +54,13 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             let deleted = meta.deletion_timestamp.clone();
             (meta.labels.clone(), meta.annotations.clone(), meta.finalizers.clone(), meta.generation, deleted)
         };
-        // What becomes of a Work in its member is not news.
+        // The status of a Work in its member does not matter here.
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
         if old.map(marks) == new.map(marks) {
             return;
         }
         for (service, role) in [old, new].into_iter().flatten().flat_map(roles) {
-            // A collected one may be ours as well: both controllers run in one process.
+            // A collected Work may also be our own write, since both controllers run in one process.
             if role == Role::Collected || (role == Role::Dispatched && !change.ours) {
                 pushed.push(service);
             }
@@ -179,7 +179,7 @@ impl Reconcile for Controller {
 
 impl Controller {
     async fn carry_out(&self, step: Step) -> Result<(), Error> {
-        // It can all be dispatched again.
+        // Derived: everything can be dispatched again.
         let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.works);
         match step {
             Step::Create(work) => writer.create(mirror, work.as_ref()).await,

@@ -1,10 +1,12 @@
-//! Derives a Service from each ServiceImport; it goes where the ServiceImport goes, because that depends on it.
+//! Derives a Service from each ServiceImport. The Service follows the ServiceImport into its clusters, as a
+//! dependency of it.
 //!
 //! Watches: ServiceImports, the Services derived from them.
-//! Writes:  Services `derived-<name>`, owned by their ServiceImport: when it goes, they go.
+//! Writes:  Services `derived-<name>`, owned by their ServiceImport, so they are deleted with it.
 //!
-//! `service-import-controller`, `serviceImport` in `--controllers`. Upstream marks the derived Service with nothing and wipes its
-//! labels with every event; ours is owned, and what others added to it stays.
+//! `service-import-controller`, `serviceImport` in `--controllers`. Upstream does not mark the derived
+//! Service as its own, and wipes its labels with every event. Ours has an owner, and labels that others added
+//! stay.
 
 use std::sync::Arc;
 
@@ -60,7 +62,7 @@ pub(crate) enum Plan {
     /// Nothing, for this reason.
     Nothing(&'static str),
     Create(Box<Service>),
-    /// The Service, and its status, become so; what is `None` is so already.
+    /// Update the Service and its status to these; `None` means that it is up to date.
     Update {
         service: Option<Box<Service>>,
         status: Option<Box<Service>>,
@@ -73,7 +75,7 @@ pub(crate) enum Plan {
 
 fn decide(view: &View) -> Plan {
     let Some(import) = &view.import else {
-        // Without a mark of ours it is not known whose it is.
+        // Without our owner reference we cannot know whose it is.
         let ours = view.derived.as_ref().is_some_and(|service| owner(service).is_some());
         return if ours { Plan::Delete } else { Plan::Nothing("there is no ServiceImport") };
     };

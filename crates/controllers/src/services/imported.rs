@@ -1,10 +1,11 @@
-//! Brings collected EndpointSlices into the control plane, from where they follow the ServiceImports that need them.
+//! Copies collected EndpointSlices into the control plane, from where they follow the ServiceImports that
+//! need them.
 //!
 //! Watches: collected Works, Clusters (whether they are ready), imported EndpointSlices.
 //! Writes:  EndpointSlices `imported-<cluster>-<slice>`; the finalizer of collected Works.
 //!
-//! `endpointslice-controller`, `endpointSlice` in `--controllers`. A cluster that is not ready has no endpoints to offer: its
-//! slices go, and come back with it. Upstream leaves them until the cluster is removed.
+//! `endpointslice-controller`, `endpointSlice` in `--controllers`. If a cluster is not ready, its slices are
+//! removed, and return when it is ready. Upstream leaves them until the cluster is removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use super::{SERVICE_NAME, SLICE, is_ready};
 use crate::plane::Plane;
 use crate::table::Start;
 
-/// Each key writes one object, so that few are enough.
+/// Each key writes one object, so a few workers are enough.
 const WORKERS: usize = 8;
 
 struct Controller {
@@ -86,10 +87,10 @@ pub(crate) struct View {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     create: Option<Box<EndpointSlice>>,
-    /// The first becomes the second.
+    /// Change the first into the second.
     update: Option<(Arc<EndpointSlice>, Box<EndpointSlice>)>,
     delete: Vec<Arc<EndpointSlice>>,
-    /// The Work is let go afterwards.
+    /// The Work's finalizer is removed afterwards.
     release: bool,
 }
 

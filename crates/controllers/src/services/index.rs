@@ -1,6 +1,7 @@
-//! The Works of services across clusters, findable by the Service they are about, and the members' slices by theirs.
+//! An index of the Works of services across clusters, and of the members' slices, by their Service.
 //!
-//! Kept in step with the mirror of Works and with what members tell. It knows names only; who needs more asks the mirrors.
+//! It follows the mirror of Works and the events of members. It holds names only; the mirrors have the
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,16 +23,16 @@ pub(crate) struct ServiceKey {
     pub(crate) service: Key,
 }
 
-/// What a Work has to do with a Service.
+/// How a Work relates to a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// It asks a provider for the endpoints of a MultiClusterService.
     Request,
-    /// It brings a ServiceExport to a member.
+    /// It propagates a ServiceExport to a member.
     Export,
     /// It holds a slice of its cluster.
     Collected,
-    /// It brings a slice to its cluster.
+    /// It dispatches a slice to its cluster.
     Dispatched,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Takes in a change of a Work. Subscribed before any controller is.
+    /// Handles a change of a Work. Subscribed before any controller.
     pub(crate) fn note_work(&self, change: &Change<'_, Work>) {
         let of = |work: &Option<_>| work.as_deref().map(roles).unwrap_or_default();
         let (old, new) = (of(&change.old), of(&change.new));
@@ -90,7 +91,7 @@ impl Index {
         }
     }
 
-    /// Takes in a change of a slice in a member; returns the Services that it is about.
+    /// Handles a change of a slice in a member; returns the Services that it concerns.
     pub(super) fn note_slice(
         &self,
         cluster: &str,

@@ -1,12 +1,14 @@
-//! Lets traffic from outside into some clusters for back ends in all: a MultiClusterIngress has an Ingress in its entry clusters.
+//! Lets traffic from outside enter in some clusters and reach back ends in all: a MultiClusterIngress gets an
+//! Ingress in its entry clusters.
 //!
 //! Watches: MultiClusterIngresses, their Ingresses, ServiceImports, collected Works, the Ingresses' bindings.
 //! Writes:  an Ingress template of the same name, owned by the MultiClusterIngress; its ResourceBinding, if an annotation names the
 //!          entry clusters; the status of the MultiClusterIngress.
 //!
-//! `multiClusterIngress` in `--controllers`, off by default. Upstream has the kind alone. The Ingress is a template like any other:
-//! the annotation `networking.karmada.io/entry-clusters` places it, or a policy that selects it. A back end that is imported is
-//! the derived Service, which has endpoints in all clusters; any other keeps its name, as that of a MultiClusterService does.
+//! `multiClusterIngress` in `--controllers`, off by default. Upstream has only the kind. The Ingress is a
+//! template like any other: the annotation `networking.karmada.io/entry-clusters` places it, or a policy that
+//! selects it. An imported back end is replaced by its derived Service, which has endpoints in all clusters;
+//! any other keeps its name, such as the Service of a MultiClusterService.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::table::Start;
 
 const COMPONENT: &str = "multicluster-ingress-controller";
 const WORKERS: usize = 2;
-/// The value of the marks on what belongs to a MultiClusterIngress.
+/// The label value on objects that belong to a MultiClusterIngress.
 const HOLDER: &str = "MultiClusterIngress";
 /// The reasons of events. Upstream has none for the kind.
 const SYNCED: &str = "SyncIngressSucceed";
@@ -63,7 +65,8 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(Key::new(ingress.namespace(), ingress.name()));
         }
     });
-    // Where a back end is, and whether it is imported, concerns all ingresses of its namespace. They are few.
+    // A change of a back end, or of its import, may concern all ingresses of its namespace. There are few of
+    // them.
     let (of, pushed) = (plane.clone(), queue.clone());
     let push_all = Arc::new(move |namespace: &str| {
         for key in of.mirrors.multi_cluster_ingresses.keys(|key| key.namespace == namespace) {
@@ -116,7 +119,7 @@ pub(crate) struct View {
 pub(crate) struct Plan {
     steps: Vec<Step>,
     status: Option<Box<MultiClusterIngressStatus>>,
-    /// Why it cannot be carried out.
+    /// Why it cannot be applied.
     problem: Option<String>,
 }
 
@@ -139,7 +142,7 @@ fn decide(view: &View) -> Plan {
         return plan;
     };
     if multi.metadata.deletion_timestamp.is_some() {
-        // The Ingress belongs to it and goes with it.
+        // The Ingress is owned by it and deleted with it.
         return plan;
     }
     let entries = entry_clusters(multi);
@@ -151,7 +154,7 @@ fn decide(view: &View) -> Plan {
         }
     };
     let Some(existing) = &view.ingress else {
-        // Its binding needs its uid, and follows when it is there.
+        // Its binding needs its uid, so it is written when the Ingress exists.
         plan.steps.push(Step::CreateIngress(Box::new(wanted)));
         return plan;
     };
@@ -192,14 +195,14 @@ fn decide(view: &View) -> Plan {
     plan
 }
 
-/// Places the Ingress in its entry clusters. Without an annotation that is for policies to do; with one that names no cluster, the
-/// Ingress is nowhere.
+/// Places the Ingress in its entry clusters. Without an annotation policies do that; with one that names no
+/// cluster, the Ingress is in no cluster.
 fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut Plan) {
     let ours = |binding: &ResourceBinding| {
         let labels = binding.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(BINDING_MANAGED_BY)).map(String::as_str) == Some(HOLDER)
     };
-    // Without names, an affinity would mean all clusters.
+    // Without names, an affinity would select all clusters.
     let Some(clusters) = entries.filter(|clusters| !clusters.is_empty()) else {
         let left = |binding: &ResourceBinding| ours(binding) && binding.metadata.deletion_timestamp.is_none();
         if view.binding.as_deref().is_some_and(left) {
@@ -225,7 +228,7 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
             spec: ResourceBindingSpec {
                 resource: template.reference(),
                 placement,
-                // Secrets of its certificates come along.
+                // The Secrets of its certificates are propagated with it.
                 propagate_deps: true,
                 ..ResourceBindingSpec::default()
             },
@@ -244,8 +247,8 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
                 .insert(BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned());
             updated.spec.placement = placement;
             updated.spec.propagate_deps = true;
-            // A new version of the template wakes up who renders it. What we change in the Ingress now has no version yet: its event
-            // brings us here again.
+            // A new version of the template makes the binding controller render it. Our own change of the
+            // Ingress has no version yet: its event enqueues this key again.
             updated.spec.resource = template.reference();
             if updated != *existing {
                 plan.steps.push(Step::UpdateBinding(Box::new(updated)));
@@ -303,7 +306,7 @@ fn desired(
     if claimed {
         labels.insert(RESOURCE_TEMPLATE_CLAIMED_BY.to_owned(), HOLDER.to_owned());
     }
-    // Controllers of ingresses read annotations.
+    // Ingress controllers read annotations.
     let mut annotations = multi.metadata.annotations.clone().unwrap_or_default();
     annotations.retain(|key, _| {
         ![ENTRY_CLUSTERS, LAST_APPLIED, COPIED_ANNOTATIONS, COPIED_LABELS].contains(&key.as_str())
@@ -350,7 +353,7 @@ fn backends(multi: &MultiClusterIngress) -> BTreeSet<String> {
     names
 }
 
-/// The addresses are those of the Ingress, where members' addresses come together.
+/// The addresses are those of the Ingress template, which aggregates the members' addresses.
 fn status(view: &View, multi: &MultiClusterIngress, ingress: &Ingress) -> MultiClusterIngressStatus {
     let balancer = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let balancer = balancer.and_then(|balancer| serde_json::from_value(json!(balancer)).ok());

@@ -1,12 +1,14 @@
-//! Brings the Service of a MultiClusterService to its providers and consumers, and asks the providers for its endpoints.
+//! Propagates the Service of a MultiClusterService to its providers and consumers, and asks the providers for
+//! its endpoints.
 //!
 //! Watches: MultiClusterServices, Services of the same name, Clusters and their execution namespaces, the Works that ask providers, the
 //!          Services' bindings.
 //! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; finalizer, the
 //!          condition ServiceApplied and events of the MultiClusterService.
 //!
-//! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate MultiClusterService. When the
-//! MultiClusterService goes, the binding and the Services in the members stay, as upstream: a policy may take the Service over.
+//! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate
+//! MultiClusterService. When the MultiClusterService is deleted, the binding and the Services in the members
+//! stay, as upstream: a policy may take the Service over.
 
 mod decide;
 #[cfg(test)]
@@ -53,7 +55,7 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.multi_cluster_services.subscribe(move |change| {
-        // What we say in its status is not news.
+        // Changes of its status, which we write, do not matter here.
         let same = |old: &MultiClusterService, new: &MultiClusterService| {
             let wish = |service: &MultiClusterService| {
                 let meta = &service.metadata;
@@ -156,14 +158,15 @@ impl Reconcile for Controller {
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let plane = &self.plane;
         let wrote = !plan.steps.is_empty();
-        // In this order: what is asked for is written after the finalizer that takes it away again.
+        // In this order: requests are written after the finalizer that ensures their removal.
         let (first, rest): (Vec<Step>, Vec<Step>) =
             plan.steps.into_iter().partition(|step| matches!(step, Step::Hold));
         let mut errors = Vec::new();
         for step in first {
             self.carry_out(key, &view, step).await?;
         }
-        // The claim comes before the binding: a policy that meets the binding asks whose the Service is.
+        // The claim is written before the binding: a policy that meets the binding checks who has claimed the
+        // Service.
         let (claims, mut rest): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| matches!(step, Step::PatchService(_)));
         for step in claims {
@@ -209,7 +212,7 @@ impl Reconcile for Controller {
                 plane.events.say(COMPONENT, multi.as_ref(), event, message);
             }
         }
-        // A Service that is missing is told by its own event when it comes.
+        // When a missing Service is created, its own event enqueues this key.
         match result {
             Err(Error::Several(_)) if plan.waits => Ok(Outcome::Done),
             result => result.map(|()| Outcome::Done),
@@ -236,7 +239,7 @@ impl Controller {
                     .finalizers
                     .get_or_insert_default()
                     .push(finalizers::MULTI_CLUSTER_SERVICE.to_owned());
-                // Durable: what follows has effects in members.
+                // Durable, because the next steps have effects in members.
                 let mirror = &mirrors.multi_cluster_services;
                 plane.writer.update_mirrored(mirror, multi, &held, Guard::Version).await.map(drop)
             }
@@ -266,7 +269,7 @@ impl Controller {
         }
     }
 
-    /// Sets the condition; returns whether it said something else before.
+    /// Sets the condition; returns whether it has changed.
     async fn tell(
         &self,
         multi: &MultiClusterService,
@@ -278,7 +281,7 @@ impl Controller {
     }
 }
 
-/// Sets a condition of a MultiClusterService; returns whether it said something else before.
+/// Sets a condition of a MultiClusterService; returns whether it has changed.
 pub(super) async fn tell(
     plane: &Plane,
     multi: &MultiClusterService,

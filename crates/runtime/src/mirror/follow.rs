@@ -1,6 +1,6 @@
-//! Keeps a copy up to date: a list, then its watch, then again from the list, or from where the watch was cut if somebody vouches
-//! for the server's history. Also how long to rest between two lives of a watch, and what to do when a server sends more than is
-//! taken.
+//! Keeps a copy up to date: a list, then its watch, then a list again, or from where the watch was cut if a
+//! witness confirms the server's history. It also decides how long to wait between two attempts of a watch,
+//! and what to do when a server sends more than the limit.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -27,7 +27,7 @@ const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 /// How long a copy waits before it lists again because even a single object was too large, or the list did not end.
 const TOO_LARGE_REST: Duration = Duration::from_secs(30);
-/// How many objects of a cluster a list may show before it is given up.
+/// How many objects of a cluster a list may show before it is aborted.
 const LIST_LIMIT: usize = 1_000_000;
 
 /// How long a watch may be silent: the library asks servers to end one after 290 s.
@@ -35,11 +35,11 @@ const SILENCE: Duration = Duration::from_secs(295);
 /// The status of a revision that is no longer in the server's history.
 const GONE: u16 = 410;
 
-/// How one life of a watch ended.
+/// How one attempt of a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Stopped,
-    /// Somebody wants a new watch now.
+    /// A new watch was requested.
     Revived,
     /// It failed; `after_list` if the list before it was complete.
     Failed {
@@ -54,7 +54,7 @@ enum End {
 impl End {
     fn of(error: &kube::Error, mirror_page: &AtomicU32, after_list: bool) -> Self {
         if TooLarge::within(error).is_some() {
-            // Smaller pages may do; the limit has told of itself.
+            // Smaller pages may help; the limit has already been logged.
             let page = mirror_page.load(Ordering::Relaxed);
             mirror_page.store((page / 4).max(1), Ordering::Relaxed);
             return Self::TooLarge { last_try: page <= 1 };
@@ -64,7 +64,7 @@ impl End {
     }
 }
 
-/// Waits for something, unless the copy is told to stop or to begin anew meanwhile.
+/// Waits for something, unless the copy has to stop or restart meanwhile.
 macro_rules! unless_ended {
     ($mirror:expr, $stop:expr, $waited:expr) => {
         tokio::select! {
@@ -76,7 +76,8 @@ macro_rules! unless_ended {
 }
 
 impl<T> Mirror<T> {
-    /// Follows a collection until told to stop. Subscribers are let go then: they often hold what holds this mirror.
+    /// Follows a collection until told to stop. Subscribers are dropped then: they often hold a reference to
+    /// the owner of this mirror.
     pub async fn follow<K>(
         &self,
         api: Api<K>,
@@ -115,7 +116,7 @@ impl<T> Mirror<T> {
         self.subscribers.write().clear();
     }
 
-    /// Rests, and longer while nobody can say whether the watch may go on at its position.
+    /// Waits, and longer while it is unknown whether the watch may resume at its position.
     async fn pause(
         &self,
         rest: Duration,
@@ -197,7 +198,8 @@ impl<T> Mirror<T> {
             let began = Instant::now();
             loop {
                 let event = unless_ended!(self, stop, tokio::time::timeout(SILENCE, events.next()));
-                // A server ends a watch now and then; nothing is lost by it. So does a connection that nobody has closed.
+                // A server ends a watch now and then, and nothing is lost. A broken connection ends it in the
+                // same way.
                 let Ok(Some(event)) = event else { break };
                 match event.map_err(|error| End::of(&error, &self.page, true))? {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -277,7 +279,7 @@ impl<T> Mirror<T> {
         self.room.is_some() && listed() >= LIST_LIMIT
     }
 
-    /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
+    /// Objects that the list did not show are gone, unless we wrote them since: the watch will report those.
     pub(super) fn end_list(&self) {
         let (gone, went_back) = {
             let mut state = self.state.write();
@@ -314,20 +316,20 @@ impl<T> Mirror<T> {
         }
         let mut object = match undecoded.read::<K>() {
             Ok(object) => object,
-            // The others are not to suffer for it; whoever needs it asks the API and hears what is wrong with it.
+            // It must not affect the others; code that needs it reads it from the API and gets the error.
             Err(error) => {
                 tracing::warn!(object = %key, %error, "an object cannot be read and is passed over");
                 return;
             }
         };
-        // Field ownership is often half of an object and nobody here asks for it.
+        // Field ownership is often half of an object, and no controller reads it.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(convert(object));
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
-            // An answer to a write of ours may have come meanwhile.
+            // An answer to one of our writes may have arrived meanwhile.
             if state.is_known(&key, version, source) {
                 return;
             }
@@ -350,13 +352,14 @@ impl<T> Mirror<T> {
     }
 }
 
-/// Returns the revision of an object in a watch; one without cannot be followed.
+/// Returns the revision of an object in a watch; an object without one is an error.
 fn version(object: &Undecoded) -> Result<String, End> {
     let version = object.meta().resource_version.clone().filter(|version| !version.is_empty());
     version.ok_or(End::Failed { after_list: true })
 }
 
-/// Returns the earlier one of what is known and what is vouched for. What is shown twice then is known and not told again.
+/// Returns the earlier one of the known and the confirmed revision. Events that are shown twice are
+/// recognised and not reported again.
 fn earlier(known: &str, vouched: u64) -> String {
     match known.parse::<u64>() {
         Ok(known) => known.min(vouched).to_string(),
@@ -364,7 +367,8 @@ fn earlier(known: &str, vouched: u64) -> String {
     }
 }
 
-/// Returns how long to rest after so many failures in a row; a fifth of it is chance, so that not all come back at once.
+/// Returns how long to wait after this many failures in a row; a fifth of it is random, so that not all
+/// copies come back at once.
 pub(super) fn rest_after(failures: u32) -> Duration {
     let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
     let chance = std::hash::RandomState::new().hash_one(failures) % 1024;

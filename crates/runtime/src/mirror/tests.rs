@@ -69,7 +69,7 @@ fn a_list_with_older_revisions_replaces_what_is_known() {
     list(&mirror, "5");
     mirror.end_list();
     assert_eq!(*told.lock(), ["->9", "9>5"]);
-    // From here on life goes on at the lower revisions.
+    // From here on, the lower revisions count.
     mirror.put(&key, "6", Arc::new("6".to_owned()));
     apply(&mirror, "7");
     assert_eq!(*told.lock(), ["->9", "9>5", "5>6", "6>7"]);

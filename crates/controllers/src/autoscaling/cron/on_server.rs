@@ -1,4 +1,4 @@
-//! Scaling by the clock, on a server: what is written, and what is told.
+//! Scaling by schedule, on a server: which writes and events it makes.
 
 use api::autoscaling::FederatedHPA;
 use http::Method;
@@ -16,7 +16,7 @@ struct Test {
 }
 
 impl Test {
-    /// A rule for a target, that is due.
+    /// A rule for a target that is due.
     async fn new(target: Value, rule: Value) -> Self {
         let world = World::new().await;
         let (controller, _) = subscribed(&world.plane);
@@ -36,7 +36,7 @@ impl Test {
         self.world.once(self.controller.as_ref(), &self.key).await
     }
 
-    /// Makes the rule due, and looks.
+    /// Makes the rule due, and reconciles.
     async fn act(&self) -> Vec<String> {
         self.world.writes();
         if let Some(known) = self.controller.known.lock().get_mut(&self.key) {

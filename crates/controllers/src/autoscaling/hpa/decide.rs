@@ -1,4 +1,5 @@
-//! What a FederatedHPA does: from the scales, pods and metrics of all clusters to a number of replicas and a status.
+//! Decides for a FederatedHPA: from the scales, pods and metrics of all clusters to a number of replicas and
+//! a status.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +23,11 @@ use super::super::Settings;
 use super::super::scale::Scale;
 use super::super::settings::signed;
 
-/// What is known of an autoscaler and what it scales.
+/// What is known of an autoscaler and its target.
 pub(crate) struct View {
     pub(in crate::autoscaling) scaler: std::sync::Arc<FederatedHPA>,
     pub(in crate::autoscaling) target: Result<Target, Fault>,
-    /// What was asked for and done lately; nothing if this is the first look.
+    /// Recent recommendations and scalings; nothing at the first reconcile.
     pub(in crate::autoscaling) history: Option<History>,
     pub(in crate::autoscaling) settings: Settings,
 }
@@ -49,7 +50,7 @@ pub(in crate::autoscaling) struct Target {
     pub(in crate::autoscaling) pods: Vec<Pod>,
     /// All autoscalers that select these pods, by name and namespace.
     pub(in crate::autoscaling) scalers: Vec<(String, String)>,
-    /// What was measured for each metric; empty if nobody asked.
+    /// What was measured for each metric; empty if no metric was read.
     pub(in crate::autoscaling) measured: Vec<Result<Measured, String>>,
 }
 
@@ -89,7 +90,7 @@ impl View {
         Bounds { least: spec.min_replicas.unwrap_or(1), most: spec.max_replicas }
     }
 
-    /// Returns whether metrics decide: within the limits they do.
+    /// Returns whether metrics decide, which they do within the limits.
     pub(in crate::autoscaling) fn asks_metrics(scaler: &FederatedHPA, replicas: i32) -> bool {
         replicas <= scaler.spec.max_replicas && replicas >= scaler.spec.min_replicas.unwrap_or(1)
     }
@@ -138,7 +139,7 @@ pub(in crate::autoscaling) fn decide(view: &View, now: Timestamp) -> Plan {
             }
         };
         metrics = plan.status.current_metrics.take();
-        // A metric may ask for nothing; that is as if none had asked.
+        // If a metric asks for zero, that counts as no recommendation.
         let wish = wish.max(0);
         let reason = match wish {
             wish if wish > current => format!("{metric} above target"),
@@ -188,7 +189,7 @@ pub(in crate::autoscaling) fn scaled(view: &View, history: &mut History, replica
     history.scaled(behavior(view).as_ref(), current, replicas, now);
 }
 
-/// Returns the status with these replicas; the generation is not told, as upstream.
+/// Returns the status with these replicas; it does not contain the generation, as upstream.
 fn recreated(old: &HPAStatus, current: i32, desired: i32) -> HPAStatus {
     HPAStatus {
         observed_generation: None,
@@ -287,7 +288,7 @@ fn by_metrics(
     Ok((wish, name))
 }
 
-/// Why a metric asks for nothing.
+/// Why a metric gives no recommendation.
 struct Refusal {
     reason: &'static str,
     /// What condition and event say.
@@ -586,7 +587,7 @@ fn behavior(view: &View) -> Option<Behavior> {
     Some(Behavior { up: rules(scale_up.as_ref(), 0), down: rules(scale_down.as_ref(), window) })
 }
 
-/// Admission fills in what is missing; one that was written without it scales freely.
+/// Admission fills in missing fields; an object that was written without admission has no limits.
 fn rules(rules: Option<&HPAScalingRules>, window: i64) -> Rules {
     let free =
         || vec![Policy { amount: arithmetic::Amount::Percent(100), period: SignedDuration::from_secs(15) }];

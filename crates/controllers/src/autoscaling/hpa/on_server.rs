@@ -1,4 +1,5 @@
-//! FederatedHPAs on a server: what is asked, told and written. The only members are in pull mode, and are the server itself.
+//! FederatedHPAs on a server: which requests, events and writes they make. The only members are in pull mode,
+//! and are the server itself.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod as PodObject;

@@ -39,7 +39,7 @@ struct Recorded {
     answer: Value,
 }
 
-/// Chance that is the same every time.
+/// A deterministic random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -133,7 +133,7 @@ fn pod(dice: &mut Dice, name: &str) -> Value {
 }
 
 fn metric(dice: &mut Dice, source: &str, pods: &[String], replicas: i64) -> (Value, Value) {
-    // How the metric stands to its target, in percent.
+    // The metric relative to its target, in percent.
     let level = dice.one(&[0, 10, 45, 80, 92, 100, 108, 115, 150, 210, 400, 1500]);
     let goal = dice.one(&[20, 50, 80, 120]);
     let samples = |dice: &mut Dice, average: i64| {
@@ -207,7 +207,7 @@ fn ago(value: &Value) -> Option<Timestamp> {
     value.as_i64().map(|seconds| at(NOW - seconds))
 }
 
-/// Returns what we would see in a situation.
+/// Returns our view of a situation.
 fn view(given: &Situation) -> View {
     let spec: FederatedHPASpec = read(given.spec.clone());
     let number = |value: &Value| i32::try_from(value.as_i64().unwrap_or(0)).expect("a small number");
@@ -307,7 +307,7 @@ fn ours(given: &Situation) -> Value {
     })
 }
 
-/// Takes away what may differ without meaning anything: the order of events, and how an error is wrapped.
+/// Removes differences without meaning: the order of events, and how an error is wrapped.
 fn plain(mut answer: Value) -> Value {
     let mut events: Vec<String> = answer["events"]
         .as_array()
@@ -356,7 +356,7 @@ fn difference(given: &Situation) -> Option<&'static str> {
     None
 }
 
-/// Takes away which pod it is that lacks a request, where more than one may.
+/// Removes the name of the pod that lacks a request, where several pods may lack it.
 fn without_the_pod(mut answer: Value) -> Value {
     for condition in answer["conditions"].as_array_mut().into_iter().flatten() {
         let message = condition["message"].as_str().unwrap_or_default();

@@ -42,7 +42,7 @@ impl Test {
         self.world.api::<Namespace>("").get_opt(&name).await.expect("the server answers")
     }
 
-    /// Tells the cluster to leave, and the mirror knows it.
+    /// Deletes the cluster on the server and updates the mirror.
     async fn tell_to_leave(&self) {
         let api = self.world.api::<Cluster>("");
         api.delete(&self.name, &DeleteParams::default()).await.expect("told to leave");

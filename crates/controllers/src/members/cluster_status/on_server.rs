@@ -62,7 +62,7 @@ async fn a_cluster_that_nobody_looks_after_is_not_looked_at() {
 async fn what_a_member_tells_is_written_once_whoever_else_writes() {
     let test = Test::new(held()).await;
     let period = test.controller.shared.timing.status_period;
-    // Somebody was faster with a condition of their own.
+    // Another writer was faster with its own condition.
     let theirs = json!({ "status": { "conditions": [
         { "type": "Theirs", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
     ] } });
@@ -81,7 +81,7 @@ async fn what_a_member_tells_is_written_once_whoever_else_writes() {
     );
     assert!(!stored.status.kubernetes_version.is_empty() && !stored.status.api_enablements.is_empty());
     let settled = async {
-        // Nodes and pods are known a moment later than the rest.
+        // Nodes and pods become known a moment later than the rest.
         loop {
             test.world.writes();
             assert_eq!(test.once().await, Outcome::After(period));

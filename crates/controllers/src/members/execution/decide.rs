@@ -1,4 +1,4 @@
-//! What happens to a Work, to each of its manifests, and which conditions tell of it. Pure.
+//! Decides about a Work and each of its manifests, and which conditions show it. Pure.
 
 use std::sync::Arc;
 
@@ -31,13 +31,14 @@ pub(crate) struct View {
 pub(crate) enum Plan {
     /// Nothing, for this reason.
     Nothing(&'static str),
-    /// Its objects leave the member, or stay there without our marks, and then the Work is let go.
+    /// Its objects are deleted from the member, or stay there without our labels, and then the Work's
+    /// finalizer is removed.
     Withdraw { preserve: bool },
-    /// The Work is let go; its objects stay where they are.
+    /// The Work's finalizer is removed; its objects stay where they are.
     LetGo,
-    /// Only what becomes of it is told.
+    /// Only its conditions are written.
     Tell { suspended: bool },
-    /// Its manifests are carried out.
+    /// Its manifests are applied.
     CarryOut,
 }
 
@@ -48,7 +49,7 @@ pub(super) fn decide(view: &View) -> Plan {
         return if !is_held(work) {
             Plan::Nothing("it goes and waits for others")
         } else if is_ready(cluster) || preserve {
-            // A connection that is missing takes up all Works of its cluster when it comes.
+            // When a missing connection is made, all Works of its cluster are enqueued.
             if *connected { Plan::Withdraw { preserve } } else { Plan::Nothing("it waits for a connection") }
         } else if is_leaving(cluster) {
             // The cluster cannot be reached and is being removed.
@@ -66,7 +67,7 @@ pub(super) fn is_held(work: &Work) -> bool {
     work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
 }
 
-/// A condition to be.
+/// A wanted condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) kind: &'static str,
@@ -96,7 +97,8 @@ impl Wanted {
         }
     }
 
-    /// Says what became of the manifests; `added_to` if the member has made something of its own of one.
+    /// Returns the condition for the results of the manifests; `added_to` if the member has added fields to
+    /// one.
     pub(super) fn applied(work: &Work, errors: &[String], added_to: bool) -> Self {
         if errors.is_empty() {
             let applied = Self::new(conditions::APPLIED, "True", conditions::REASON_APPLIED, MESSAGE_APPLIED);
@@ -108,7 +110,7 @@ impl Wanted {
         Self::new(conditions::APPLIED, "False", conditions::REASON_NOT_APPLIED, message)
     }
 
-    /// Returns whether this says something else about dispatching than the Work does.
+    /// Returns whether this differs from what the Work says about dispatching.
     pub(super) fn changes_dispatching(&self, work: &Work) -> bool {
         let known = |known: &Condition| known.type_ == self.kind && known.status == self.status;
         self.kind == conditions::DISPATCHING && !work.status.conditions.iter().any(known)
@@ -138,7 +140,7 @@ pub(super) fn join(errors: &[String]) -> String {
     if let [one] = distinct[..] { one.to_owned() } else { format!("[{}]", distinct.join(", ")) }
 }
 
-/// Returns whether the member once took this very Work, and has made something of its own of it.
+/// Returns whether the member once accepted this very Work and added fields to it.
 ///
 /// Some objects never look like their manifest, since the member adds to them (tolerations of a pod, for example). For
 /// those the Applied condition carries the Work's generation, so that a restart, which has forgotten what was written,
@@ -159,15 +161,15 @@ pub(super) enum Step {
     Keep {
         added_to: bool,
     },
-    /// As `Keep`, and it is remembered that the manifest led to this version of it.
+    /// As `Keep`, and records that the manifest led to this version of it.
     Confirm,
     Update(Value),
-    /// It is not ours to touch.
+    /// We must not touch it.
     Refuse,
 }
 
-/// Judges an object that exists. `written`: this very manifest led to this very version of it, as far as this process
-/// knows. `confirmed`: the Work says so.
+/// Judges an object that exists. `written`: this very manifest led to this very version of it, as far as this
+/// process knows. `confirmed`: the Work's condition says so.
 pub(super) fn judge(
     observed: &Value,
     decision: propagation::Result<Decision>,

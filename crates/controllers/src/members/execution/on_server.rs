@@ -1,4 +1,5 @@
-//! The execution controller on a server that is control plane and member at once: what is made, kept, refused and taken out.
+//! The execution controller on a server that is control plane and member at once: what is created, kept,
+//! refused and deleted.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,7 @@ impl Test {
         self.world.api(&self.world.namespace).get_opt("web").await.expect("the member answers")
     }
 
-    /// Has somebody of the member create an object of the same name.
+    /// Creates an object of the same name, as a user of the member would.
     async fn theirs(&self, otherwise: Value) -> ConfigMap {
         let base = json!({ "metadata": { "name": "web", "namespace": self.world.namespace }, "data": { "k": "theirs" } });
         self.world.create(merged(base, otherwise)).await
@@ -68,7 +69,7 @@ impl Test {
         matching.next().map(|condition| (condition.status, condition.message)).unwrap_or_default()
     }
 
-    /// Tells a Work to go, and the mirror knows it.
+    /// Deletes a Work on the server and updates the mirror.
     async fn tell_to_go(&self, work: &Work) {
         let api = self.world.api::<Work>(&names::execution_space(&self.cluster));
         api.delete("web", &DeleteParams::default()).await.expect("told to go");
@@ -111,7 +112,7 @@ async fn what_somebody_changed_in_the_member_is_put_right() {
     let made = test.map().await.expect("it exists");
     test.world.patch(&made, json!({ "data": { "k": "changed" } })).await;
     let repaired = async {
-        // The copy of the member's objects hears of it in its own time.
+        // The mirror of the member's objects shows it a moment later.
         while test.map().await.as_ref().and_then(value) != Some("v") {
             assert_eq!(test.once(&work).await, Outcome::Done);
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;

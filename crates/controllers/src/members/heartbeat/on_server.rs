@@ -1,4 +1,4 @@
-//! What is written of a sign of life, on a server that records every request.
+//! What the heartbeat writes, on a server that records every request.
 
 use http::Method;
 use serde_json::json;
@@ -26,7 +26,7 @@ async fn a_lease_is_made_then_renewed_without_being_read() {
     assert!(matches!(once().await, Outcome::After(_)));
     assert_eq!(world.writes(), [RENEWED]);
 
-    // Somebody else wrote it: it is read, and then renewed.
+    // Another client wrote it: it is read, and then renewed.
     let leases = world.api::<Lease>(NAMESPACE_CLUSTER);
     let theirs = kube::api::Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
     leases.patch(&name, &kube::api::PatchParams::default(), &theirs).await.expect("written");

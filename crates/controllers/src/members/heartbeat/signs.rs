@@ -1,8 +1,9 @@
-//! What the last sign of life says about the control plane: does it still have the history that this agent saw?
+//! Uses the last heartbeat to find out whether the control plane still has the history that this agent saw.
 //!
-//! The Lease that was written last is remembered. If the control plane shows the same one, everything up to that write happened
-//! there. If it shows another one, it was restored from a backup, or somebody meddled: then everything is listed anew, and what
-//! comes next is compared with what is found now. An answer to a write may have got lost; such a Lease is known by its time.
+//! It remembers the last Lease that was written. If the control plane shows the same Lease, its history
+//! includes that write. If it shows another one, the control plane was restored from a backup, or another
+//! client changed the Lease: then everything is listed again, and later checks compare with the Lease that is
+//! found now. The answer to a write may have been lost; such a Lease is recognised by its time.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,25 +20,26 @@ use runtime::{Vouched, Witness};
 /// How long the control plane may take to show the Lease.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last sign of life of this agent.
+/// The last heartbeat of this agent.
 pub(crate) struct Signs {
     leases: Api<Lease>,
     cluster: String,
     last: Mutex<Last>,
-    /// When the Lease was last looked at, and what that said. Held while it is looked at: who waits takes the same answer.
+    /// When the Lease was last read, and the result. Locked during the read, so that waiting callers take the
+    /// same answer.
     looked: tokio::sync::Mutex<Option<(Instant, Vouched)>>,
-    /// Called when the history is another one.
+    /// Called when the history has changed.
     broken: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
 struct Last {
     written: Option<Sign>,
-    /// The time in a renewal whose answer has not come.
+    /// The time in a renewal whose answer has not arrived.
     tried: Option<MicroTime>,
 }
 
-/// What tells two writes of a Lease apart.
+/// What distinguishes two writes of a Lease.
 #[derive(Debug, Clone, PartialEq)]
 struct Sign {
     uid: String,
@@ -66,7 +68,7 @@ impl Signs {
         })
     }
 
-    /// Says what is done when the history turns out to be another one.
+    /// Sets the callback for a changed history.
     pub(crate) fn when_broken(&self, act: impl Fn() + Send + Sync + 'static) {
         let _ = self.broken.set(Box::new(act));
     }
@@ -111,7 +113,7 @@ impl Signs {
     async fn look(&self) -> Vouched {
         match tokio::time::timeout(PATIENCE, self.leases.get_opt(&self.cluster)).await {
             Ok(Ok(lease)) => self.found(lease.as_ref()).map_or(Vouched::Nothing, Vouched::Until),
-            // It has answered, and shows nothing to us.
+            // It has answered, but shows us no Lease.
             Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => Vouched::Nothing,
             Ok(Err(_)) | Err(_) => Vouched::Unreachable,
         }
@@ -193,7 +195,7 @@ mod tests {
             signs.tries(&lease("u", "70", 2));
             assert_eq!(signs.found(other.as_ref()), None, "{what}");
             assert_eq!(broken.load(Ordering::Relaxed), 1, "{what}");
-            // From here on it is known what there is.
+            // From here on, the current Lease is known.
             let again = signs.found(other.as_ref());
             assert_eq!(again, other.and_then(|lease| Sign::of(&lease)).map(|sign| sign.revision), "{what}");
         }

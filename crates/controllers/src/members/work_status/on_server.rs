@@ -1,4 +1,4 @@
-//! The state of objects on its way into their Work, on a server that is control plane and member at once.
+//! How the status of objects gets into their Work, on a server that is control plane and member at once.
 
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -40,7 +40,7 @@ impl Test {
             .await
     }
 
-    /// Looks until the copy of the member's objects has caught up and something is written.
+    /// Reconciles until the mirror of the member's objects has caught up and something is written.
     async fn until_written(&self, work: &Work) {
         let written = async {
             loop {

@@ -1,4 +1,4 @@
-//! Which Works of a binding go, and what comes after that. Pure.
+//! Decides which Works of a binding are deleted, and what happens after that. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ pub(crate) struct View<B> {
     pub(super) binding: Arc<B>,
     /// All Works that belong to it.
     pub(super) works: Vec<Arc<Work>>,
-    /// The clusters it does not ask for any more and that have a Work.
+    /// The clusters that it no longer asks for and that still have a Work.
     pub(super) left: BTreeMap<String, Place>,
-    /// What it depends on whether copies may be taken away; looked for only if [`is_limited`] says so.
+    /// The facts that decide whether copies may be removed; gathered only if [`is_limited`] says so.
     pub(super) request: Option<Request>,
 }
 
-/// A cluster that a binding does not ask for any more.
+/// A cluster that a binding no longer asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Place {
     pub(super) cluster: Option<Arc<Cluster>>,
@@ -37,34 +37,34 @@ impl<B> View<B> {
     }
 }
 
-/// What is to be done: first Works go, then this.
+/// The plan: first delete Works, then do this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(super) delete: Vec<Deletion>,
-    /// These would go, and stay as long as they are held.
+    /// Works that would be deleted, but stay as long as they are held.
     pub(super) limited: Vec<Deletion>,
-    /// Whether those that are limited go.
+    /// Whether the limited ones may be deleted.
     pub(super) permit: Option<Permit>,
-    /// A cluster in which a dependency stays until what needs it has left; looked at again later.
+    /// A cluster in which a dependency stays until the objects that need it are gone; checked again later.
     pub(super) waiting: Option<String>,
     pub(super) then: Then,
 }
 
-/// A Work that goes.
+/// A Work to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Deletion {
     pub(super) work: Key,
     pub(super) why: Why,
 }
 
-/// Why a Work goes.
+/// Why a Work is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The binding itself goes.
+    /// The binding itself is being deleted.
     BindingGoes,
     /// The placement has other clusters now.
     ClusterLeft,
-    /// The copy is to be gone before another one is made.
+    /// The copy has to be gone before another one is created.
     Purged,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Then {
     Nothing(&'static str),
     /// Look again later.
     Wait(String),
-    /// The binding cannot be carried out; users are told.
+    /// The binding cannot be applied; an event says so.
     Refuse(String),
 }
 
@@ -96,7 +96,7 @@ pub(super) fn decide<B: Binding>(view: &View<B>, now: Timestamp) -> Plan {
     plan
 }
 
-/// Returns whether Works would go that stay if too many others go at the same time.
+/// Returns whether the plan deletes Works that must stay if too many others are deleted at the same time.
 pub(super) fn is_limited<B: Binding>(view: &View<B>) -> bool {
     !without_limit(view).limited.is_empty()
 }
@@ -139,7 +139,7 @@ fn without_limit<B: Binding>(view: &View<B>) -> Plan {
     plan
 }
 
-/// Decides about one Work, if its cluster is one that the binding does not ask for any more.
+/// Decides about one Work, if the binding no longer asks for its cluster.
 fn judge<B: Binding>(view: &View<B>, work: &Arc<Work>, plan: &mut Plan) {
     let spec = view.binding.spec();
     let expected = expected_clusters(spec);
@@ -163,7 +163,7 @@ fn judge<B: Binding>(view: &View<B>, work: &Arc<Work>, plan: &mut Plan) {
     }
 }
 
-/// Returns the Works that are not going already.
+/// Returns the Works that are not being deleted yet.
 fn present(works: &[Arc<Work>]) -> impl Iterator<Item = &Arc<Work>> {
     works.iter().filter(|work| work.metadata.deletion_timestamp.is_none())
 }
@@ -224,7 +224,7 @@ mod tests {
         let held = || json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } });
         let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
         let left = |cluster: &str| vec![gone(cluster, Why::ClusterLeft)];
-        /// Binding, its Works, what goes at once, what goes unless too much does.
+        /// Binding, its Works, what is deleted at once, what is deleted unless there is too much.
         type Case = (&'static str, Value, Vec<Arc<Work>>, Vec<Deletion>, Vec<Deletion>);
         let cases: Vec<Case> = vec![
             ("all are wanted", chosen(&["m1", "m2"]), works(&["m1", "m2"]), vec![], vec![]),

@@ -1,4 +1,5 @@
-//! The binding controller on a server: which Works are made and go, what is told, and whom a change brings up.
+//! The binding controller on a server: which Works are created and deleted, which events are sent, and which
+//! bindings a change enqueues.
 
 use api::policy::{ClusterOverridePolicy, OverridePolicy, PropagationPolicy};
 use api::work::Work;
@@ -150,7 +151,7 @@ async fn works_of_clusters_that_were_left_go() {
     assert_eq!(test.once(&binding).await, Outcome::Done);
     assert_eq!(test.world.writes(), [""; 0], "it is told once");
 
-    // It is gone, and the mirror does not know: telling it again is fine.
+    // It is gone, but the mirror does not know yet: deleting it again is fine.
     test.world.patch(&going, json!({ "metadata": { "finalizers": null } })).await;
     let mut present = going;
     present.metadata.deletion_timestamp = None;
@@ -305,7 +306,7 @@ async fn which_changes_bring_bindings_up() {
     assert_eq!(test.queued(), ["*/web-configmap"]);
     clear();
 
-    // A cluster that describes itself anew, where a copy was left.
+    // A cluster with a leftover copy changes its labels.
     let work = test.world.work(&m1, json!({})).await;
     assert!(test.queued().is_empty());
     let cluster = mirrors.clusters.get("", &m1).expect("known");
@@ -327,7 +328,7 @@ async fn which_changes_bring_bindings_up() {
     assert_eq!(test.queued(), ["*/web-configmap"]);
     clear();
 
-    // Cluster-wide override policies: of what they select, or of everything.
+    // Cluster-wide override policies enqueue what they select, or everything.
     let elsewhere = json!({
         "metadata": { "name": test.world.own("o") },
         "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "Secret" }], "overrideRules": [] },

@@ -1,4 +1,4 @@
-//! What becomes of a binding that brings others along, and of those. Pure.
+//! Decides about a binding with dependencies, and about the bindings of those. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use serde_json::Value;
 
 use crate::plane::templates::TemplateKey;
 
-/// What becomes of a binding, as far as it says itself.
+/// What the binding itself says about its dependencies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It brings nothing along any more: what is attached is detached, and the binding is no longer held.
+    /// It propagates no dependencies any more: attached bindings are detached, and the binding is no longer
+    /// held.
     LetGo,
     Nothing(&'static str),
     Wait(String),
-    /// What its template needs follows it.
+    /// The dependencies of its template follow it.
     Distribute,
 }
 
@@ -41,18 +42,18 @@ pub(super) fn next(binding: &ResourceBinding) -> Next {
     Next::Distribute
 }
 
-/// Returns whether the binding waits for us before it goes.
+/// Returns whether the deletion of the binding waits for us.
 pub(super) fn is_held(binding: &ResourceBinding) -> bool {
     binding.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == BINDING_DEPENDENCIES)
 }
 
-/// Returns whether a binding is there because others need it.
+/// Returns whether a binding exists because others need it.
 pub(super) fn is_attached(binding: &ResourceBinding) -> bool {
     let mut labels = binding.metadata.labels.iter().flat_map(|labels| labels.keys());
     labels.any(|label| label.starts_with(DEPENDED_BY_PREFIX))
 }
 
-/// Returns whether a binding that changed has to be looked at.
+/// Returns whether a changed binding has to be reconciled.
 pub(super) fn is_news(old: Option<&ResourceBinding>, new: &ResourceBinding) -> bool {
     let concerns = |binding: &ResourceBinding| binding.spec.propagate_deps || is_held(binding);
     match old {
@@ -61,10 +62,10 @@ pub(super) fn is_news(old: Option<&ResourceBinding>, new: &ResourceBinding) -> b
     }
 }
 
-/// What is known of a binding that may bring others along.
+/// What is known of a binding that may have dependencies.
 pub(crate) struct View {
     pub(super) binding: Arc<ResourceBinding>,
-    /// What it is about; looked for only if something is to be distributed.
+    /// Its template; read only if dependencies have to be distributed.
     pub(super) template: Option<Arc<Value>>,
     /// What the template needs.
     pub(super) wanted: Wanted,
@@ -79,11 +80,11 @@ pub(crate) struct View {
 /// What a template needs, as far as the interpreter can tell.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    /// Nobody can tell for this kind.
+    /// The interpreter has no rule for this kind.
     Unsupported,
     /// The answer, by reference.
     These(Vec<DependentObjectReference>),
-    /// The interpreter failed: what it said, and the same with the object it was about.
+    /// The interpreter failed: its message, and the same message with the object's name.
     Failed { message: String, error: String },
 }
 
@@ -103,7 +104,7 @@ impl Wanted {
 /// A binding that is attached to another one.
 pub(super) struct Attached {
     pub(super) binding: Arc<ResourceBinding>,
-    /// What it is about, if that still exists.
+    /// Its object, if that still exists.
     pub(super) object: Option<Arc<Value>>,
     /// All bindings that require it, as far as they exist.
     pub(super) referrers: Vec<Arc<ResourceBinding>>,
@@ -112,7 +113,7 @@ pub(super) struct Attached {
 /// An object that a template needs.
 pub(super) struct Needed {
     pub(super) object: Arc<Value>,
-    /// The binding it has already.
+    /// Its existing binding.
     pub(super) existing: Option<Arc<ResourceBinding>>,
     /// The other bindings that require it, as far as they exist.
     pub(super) referrers: Vec<Arc<ResourceBinding>>,
@@ -125,7 +126,7 @@ pub(crate) enum Plan {
     Wait(String),
     /// What is attached is detached, and the binding is no longer held.
     LetGo(Detachments),
-    /// Nobody knows what the template needs; users are told.
+    /// The dependencies of the template are unknown; an event says so.
     Refuse {
         message: String,
         error: String,
@@ -133,7 +134,7 @@ pub(crate) enum Plan {
     Distribute(Box<Distribution>),
 }
 
-/// Bindings that are no longer needed: as they are, and as they are to be.
+/// Bindings that are no longer needed: as they are, and as they should be.
 #[derive(Debug, Default)]
 pub(crate) struct Detachments {
     pub(super) updates: Vec<(Arc<ResourceBinding>, ResourceBinding)>,
@@ -148,7 +149,7 @@ pub(crate) struct Distribution {
     pub(super) recorded: ResourceBinding,
     pub(super) detach: Detachments,
     pub(super) attach: Vec<Attach>,
-    /// Why some objects are not brought along.
+    /// Why some objects are not propagated.
     pub(super) errors: Vec<String>,
 }
 
@@ -181,7 +182,7 @@ fn distribute(view: &View, wanted: &[DependentObjectReference]) -> Distribution 
     for needed in &view.needed {
         let planned = self::attach(&recorded, needed);
         match planned {
-            // A name and a selector may mean the same object.
+            // A name and a selector may refer to the same object.
             Ok(Attach::Nothing(_)) => {}
             Ok(planned) if seen.insert(TemplateKey::of(&needed.object)) => attach.push(planned),
             Ok(_) => {}
@@ -201,13 +202,13 @@ fn record(binding: &ResourceBinding, wanted: &[DependentObjectReference]) -> Res
     recorded
 }
 
-/// What becomes of the binding of an object that another one needs.
+/// What to do with the binding of an object that another one needs.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attach {
     Nothing(&'static str),
-    /// It gets one; an identity comes with it.
+    /// It gets one, with a permanent id.
     Create(Box<ResourceBinding>),
-    /// It has one; this is how it is to be, if anything changes, and on what the policies behind it disagree.
+    /// It has one; this is the new version, if anything changes, and on what the policies behind it disagree.
     Existing {
         existing: Arc<ResourceBinding>,
         update: Option<Box<ResourceBinding>>,
@@ -236,7 +237,7 @@ fn attach(binding: &ResourceBinding, needed: &Needed) -> propagation::Result<Att
     Ok(Attach::Existing { existing: existing.clone(), update, disagreement })
 }
 
-/// Returns how attached bindings are to be that `from` no longer needs.
+/// Returns the new versions of the attached bindings that `from` no longer needs.
 fn detach_all(
     attached: &[Attached],
     from: &ResourceBinding,
@@ -253,7 +254,7 @@ fn detach_all(
     all
 }
 
-/// Returns how an attached binding is to be when `from` no longer needs it; nothing if it is so already.
+/// Returns the new version of an attached binding that `from` no longer needs; nothing if it is unchanged.
 fn detach(attached: &Attached, from: &ResourceBinding) -> propagation::Result<Option<ResourceBinding>> {
     let namespace = from.metadata.namespace.as_deref().unwrap_or("");
     let name = from.metadata.name.as_deref().unwrap_or("");

@@ -1,4 +1,5 @@
-//! The distributor on a server: what is attached, detached and recorded, and who is brought up by what.
+//! The distributor on a server: what is attached, detached and recorded, and which change enqueues which
+//! binding.
 
 use http::Method;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -105,7 +106,7 @@ async fn what_a_template_needs_is_attached_once() {
     assert_eq!(test.once(&binding).await, Outcome::Done);
     assert_eq!(test.world.writes(), [""; 0]);
 
-    // The other one comes, and brings the binding up.
+    // The other one appears, and enqueues the binding.
     test.world.template("absent", json!({})).await;
     assert!(test.distributor.queue.waiting().contains(&Key::of(binding.as_ref())));
     assert_eq!(test.once(&binding).await, Outcome::Done);
@@ -134,7 +135,7 @@ async fn objects_of_a_kind_that_is_not_mirrored_yet_are_waited_for() {
         "apiVersion": "v1", "kind": "ConfigMap", "namespace": test.world.namespace, "labelSelector": {},
     }));
     test.world.template("conf", json!({})).await;
-    // In a world of tests, no list ever comes to its end.
+    // In this test world, no list ever completes.
     let found = test.distributor.objects(&selected).await;
     assert!(matches!(found, Err(Error::Waiting(_))), "{found:?}");
     let named = DependentObjectReference { name: "conf".to_owned(), ..selected };

@@ -1,4 +1,4 @@
-//! What becomes of a template, and of its binding. Pure.
+//! Decides about a template and its binding. Pure.
 
 use std::sync::Arc;
 
@@ -14,23 +14,24 @@ use serde_json::Value;
 use crate::plane::mirrored;
 use crate::plane::templates::TemplateKey;
 
-/// What is known of a template that waits to be looked at.
+/// What is known of a template that waits in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Touch {
-    /// A user may have changed it, or nobody claims it; lazy policies wait for that.
+    /// A user may have changed it, or no policy claims it; lazy policies wait for that.
     pub(super) by_user: bool,
-    /// It was seen changing, so that its version in the binding is news.
+    /// A change of it was seen, so the binding needs its new version.
     pub(super) fresh: bool,
 }
 
 impl Touch {
-    /// Returns what a change of a template means; nothing if nothing changed that counts.
+    /// Returns what a change of a template means; nothing if no relevant field changed.
     pub(super) fn of(old: Option<&Value>, new: Option<&Value>, initial: bool) -> Option<Self> {
         match (old, new) {
             (Some(old), Some(new)) if !specification_changed(old, new) => None,
             (Some(old), Some(new)) => {
-                // What nobody claims counts as touched, whoever changed it: a policy that takes over what another one has
-                // released binds it at once, also a lazy one. So does upstream.
+                // An unclaimed template counts as touched, whoever changed it: a policy that takes over a
+                // template that another one has released binds it at once, even if it is lazy. Upstream does
+                // the same.
                 let unclaimed = Claim::read(new).is_none();
                 Some(Self { by_user: unclaimed || !mirrored::changed_by_karmada(old, new), fresh: true })
             }
@@ -50,7 +51,7 @@ pub(super) struct View {
     pub(super) touch: Touch,
     /// Who claims it.
     pub(super) held: Option<Held>,
-    /// Which policy it would get if nobody did.
+    /// Which policy it would get if none claimed it.
     pub(super) choice: Option<Choice>,
     /// The override policies that its policy waits for and that do not exist.
     pub(super) missing: Vec<String>,
@@ -73,16 +74,16 @@ pub(super) struct Held {
     pub(super) policy: Option<Choice>,
 }
 
-/// What becomes of a template.
+/// What to do with a template.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// It is gone: nothing is remembered of it.
+    /// It is gone: forget it.
     Forget,
     /// Nothing, for this reason.
     Nothing(&'static str),
     /// No policy selects it; it waits for one.
     Wait,
-    /// Its policy is gone: the claim is taken off.
+    /// Its policy is gone: remove the claim.
     Release(Claim),
     /// Its policy no longer selects it, and releases it itself.
     AskPolicy(Choice),
@@ -91,14 +92,14 @@ pub(crate) enum Plan {
     /// This policy claims it.
     Apply {
         policy: Choice,
-        /// The binding follows. A lazy policy waits until a user touches the template.
+        /// Update its binding. A lazy policy waits until a user touches the template.
         bind: bool,
     },
 }
 
 pub(super) fn decide(view: &View) -> Plan {
     let Some(template) = &view.template else { return Plan::Forget };
-    // What is on its way out gets no new binding; its old one goes with it.
+    // A template that is being deleted gets no new binding; its old one is deleted with it.
     if template.is_deleting() {
         return Plan::Nothing("it goes");
     }
@@ -114,11 +115,11 @@ pub(super) fn decide(view: &View) -> Plan {
         Choice::ClusterPolicy(policy) => (policy.is_deleting(), policy.selects(template)),
     };
     match (going, selects) {
-        // A policy that goes takes its claims off first, which brings the template back here.
+        // A policy that is being deleted removes its claims first, which enqueues the template again.
         (true, _) => Plan::Nothing("its policy goes"),
         (false, true) => apply(view, &policy),
-        // One that no longer selects the template releases it itself: only the binding tells whether it is this
-        // template or the same object under another API group that the policy once claimed.
+        // A policy that no longer selects the template releases it itself: only the binding says whether the
+        // policy once claimed this template, or the same object under another API group.
         (false, false) if view.touch.fresh => Plan::Nothing("its policy no longer selects it"),
         (false, false) => Plan::AskPolicy(policy),
     }
@@ -152,21 +153,21 @@ fn apply(view: &View, policy: &Choice) -> Plan {
     Plan::Apply { policy: policy.clone(), bind: view.touch.by_user || !lazy }
 }
 
-/// What becomes of the binding of a template.
+/// What to do with the binding of a template.
 #[derive(Debug, PartialEq)]
 pub(super) enum Bind<B> {
     Create,
     Update(Box<B>),
-    /// `seen`: what was remembered of the template has served its purpose.
+    /// `seen`: the recorded changes of the template are no longer needed.
     Nothing {
         seen: bool,
     },
-    /// The old one is going.
+    /// The old one is being deleted.
     Wait,
 }
 
-/// Decides about a binding. `bound` is the template as it was bound right after it was claimed: the watch shows it once more,
-/// perhaps with a status that has come meanwhile, and that is no news for the binding.
+/// Decides about a binding. `bound` is the template as it was bound right after it was claimed: the watch
+/// shows it again, perhaps with a status that was written meanwhile, and that does not matter to the binding.
 pub(super) fn bind<B: Binding>(
     existing: Option<&B>,
     desired: &B,

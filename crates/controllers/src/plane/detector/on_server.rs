@@ -49,7 +49,7 @@ impl Test {
         self.world.once(self.detector.as_ref(), &self.key(name)).await
     }
 
-    /// Has the templates see a ConfigMap as it now is.
+    /// Updates the mirror of templates with the current ConfigMap.
     pub(crate) async fn see(&self, name: &str) -> Value {
         let api = self.world.api::<ConfigMap>(&self.world.namespace);
         self.world.know(api.get(name).await.expect("it exists"))
@@ -160,7 +160,7 @@ async fn what_another_controller_claims_in_the_meantime_is_left_to_it() {
     assert_eq!(test.once("web").await, Outcome::Done);
     assert_eq!(test.world.writes(), [""; 0]);
 
-    // A mark that was forgotten on the binding keeps nobody out.
+    // A label that was left on the binding blocks nothing.
     test.world.patch(&made, claimed_by(Value::Null)).await;
     test.world.writes();
     assert_eq!(test.once("web").await, Outcome::Done);
@@ -207,7 +207,7 @@ async fn a_template_that_nobody_selects_waits() {
     assert_eq!(test.once("web").await, Outcome::Done, "one look is enough");
     assert_eq!(test.world.writes(), [""; 0]);
     assert_eq!(test.detector.waiting.lock().len(), 1);
-    // What was seen of it is still known when a policy comes.
+    // The changes that were seen are still known when a policy appears.
     let policy = test.policy("p", json!({ "spec": { "activationPreference": "Lazy" } })).await;
     assert_eq!(test.detector.policies.waiting(), [Key::of(policy.as_ref())]);
     assert_eq!(test.once("web").await, Outcome::Done);
@@ -252,7 +252,7 @@ async fn a_lazy_policy_claims_at_once_and_binds_when_a_user_comes() {
     let test = Test::new().await;
     test.policy("p", json!({ "spec": { "activationPreference": "Lazy" } })).await;
     let template = test.world.template("web", json!({})).await;
-    // As if the policy had brought it up.
+    // As if the policy had enqueued it.
     test.detector.touches.take(&test.key("web")).settle();
     test.detector.push_for_policy(test.key("web"), true);
     test.world.writes();
@@ -285,7 +285,7 @@ async fn a_lazy_policy_binds_what_another_one_has_released() {
     assert_eq!(test.once("web").await, Outcome::Done);
     let binding = test.stored_binding("web").await.expect("the binding");
     assert_eq!(test.claimed_by(&binding.metadata), Some(test.world.own("b")));
-    // The claim of the lazy policy is nobody's touch.
+    // The claim of the lazy policy does not count as a touch.
     test.see("web").await;
     test.world.writes();
     assert_eq!(test.once("web").await, Outcome::Done);

@@ -1,4 +1,4 @@
-//! Why templates are in the queue: what was seen of each, until it has been looked after.
+//! Why templates are in the queue: the changes that were seen of each, until it has been reconciled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::decide::Touch;
 use crate::plane::templates::TemplateKey;
 
-/// What was seen of templates that wait to be looked at; cheap to clone, all clones are the same.
+/// The changes that were seen of templates in the queue; cheap to clone, all clones share the same data.
 #[derive(Clone, Default)]
 pub(super) struct Touches(Arc<Mutex<HashMap<TemplateKey, Touch>>>);
 
@@ -17,15 +17,16 @@ impl Touches {
         self.0.lock().entry(key).or_default().add(touch);
     }
 
-    /// Takes what was seen of a template. It comes back, added to what is seen meanwhile, unless the template is looked
-    /// after: an attempt that fails or panics must not forget that a user has changed something.
+    /// Takes the changes that were seen of a template. They are put back, merged with those seen meanwhile,
+    /// unless the template was reconciled: an attempt that fails or panics must not forget that a user has
+    /// changed something.
     pub(super) fn take(&self, key: &TemplateKey) -> Taken {
         let touch = self.0.lock().remove(key).unwrap_or_default();
         Taken { touches: self.clone(), key: key.clone(), touch, settled: false }
     }
 }
 
-/// What was seen of a template that is being looked after.
+/// The changes that were seen of a template that is being reconciled.
 pub(super) struct Taken {
     touches: Touches,
     key: TemplateKey,
@@ -38,7 +39,7 @@ impl Taken {
         self.touch
     }
 
-    /// Says that the template was looked after.
+    /// Marks the template as reconciled.
     pub(super) fn settle(mut self) {
         self.settled = true;
     }

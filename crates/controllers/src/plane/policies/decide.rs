@@ -1,4 +1,4 @@
-//! What becomes of the templates of a policy. Pure.
+//! Decides about the templates of a policy. Pure.
 
 use std::sync::Arc;
 
@@ -8,16 +8,17 @@ use serde_json::Value;
 use crate::plane::BindingKey;
 use crate::plane::templates::TemplateKey;
 
-/// What is known of a policy and of the templates it is about.
+/// What is known of a policy and its templates.
 pub(crate) struct View<P> {
     pub(super) policy: Arc<P>,
     /// It has a permanent id, without which it cannot claim.
     pub(super) has_identity: bool,
     /// The bindings that carry its claim, with their templates as far as they are known.
     pub(super) bound: Vec<(BindingKey, Option<Arc<Value>>)>,
-    /// The templates of the kinds it selects that carry its claim. Looked for only if the policy is lazy, or goes.
+    /// The templates of the kinds it selects that carry its claim. Searched for only if the policy is lazy or
+    /// being deleted.
     pub(super) claimed: Vec<Arc<Value>>,
-    /// Templates that nobody claims and that it selects.
+    /// Unclaimed templates that it selects.
     pub(super) waiting: Vec<TemplateKey>,
     /// The templates it names, and whether it takes them over; empty unless it may.
     pub(super) named: Vec<(TemplateKey, Preemption)>,
@@ -27,15 +28,15 @@ pub(crate) struct View<P> {
 pub(crate) enum Step {
     /// Give it what admission would have given it: its permanent id and its finalizer.
     Introduce,
-    /// Take its claim off a template and its binding.
+    /// Remove its claim from a template and its binding.
     Release(TemplateKey),
-    /// Take its claim off a binding.
+    /// Remove its claim from a binding.
     ReleaseBinding(BindingKey),
-    /// Have a template looked at: the policy may say something else about it now.
+    /// Enqueue a template: the policy may now say something else about it.
     Look(TemplateKey),
     /// Take a template over from a policy that ranks lower.
     Take(TemplateKey),
-    /// Let the policy go.
+    /// Remove the policy's finalizer.
     LetGo,
 }
 
@@ -50,8 +51,8 @@ pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
         if view.has_identity {
             view.claimed.iter().for_each(|template| add(Step::Release(TemplateKey::of(template))));
             for (key, template) in &view.bound {
-                // A template of a kind that is no longer among the selectors still carries the claim. It comes first: once
-                // the binding is released, nothing leads to the template any more.
+                // A template of a kind that is no longer among the selectors still carries the claim. It is
+                // released first: once the binding is released, the template can no longer be found.
                 template.iter().for_each(|template| add(Step::Release(TemplateKey::of(template))));
                 add(Step::ReleaseBinding(key.clone()));
             }
@@ -62,7 +63,7 @@ pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
     if !view.has_identity {
         return vec![Step::Introduce];
     }
-    // A template that is not mirrored yet comes up by itself.
+    // A template that is not mirrored yet is enqueued when it is mirrored.
     for template in view.bound.iter().filter_map(|(_, template)| template.as_ref()) {
         let key = TemplateKey::of(template);
         add(if policy.selects(template) { Step::Look(key) } else { Step::Release(key) });

@@ -1,4 +1,4 @@
-//! The policies' side on a server: what a policy releases, takes over and looks at when it changes.
+//! The policies' side on a server: what a policy releases, takes over and enqueues when it changes.
 
 use http::Method;
 use serde_json::json;
@@ -25,7 +25,7 @@ impl Sides {
         self.test.world.once(self.policies.as_ref(), &Key::of(policy)).await
     }
 
-    /// Has the mirror know a policy as the server has it after a change.
+    /// Changes a policy on the server and in the mirror.
     async fn change(&self, policy: &PropagationPolicy, patch: Value) {
         let changed = self.test.world.patch(policy, patch).await;
         self.test.world.environment.mirrors.policies.note(changed);

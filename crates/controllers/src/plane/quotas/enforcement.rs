@@ -1,12 +1,13 @@
 //! Counts what the bindings of a namespace use of its FederatedResourceQuotas, so that admission can refuse what is too much.
 //!
-//! Watches: FederatedResourceQuotas, ResourceBindings (that what they use changes); all quotas every
+//! Watches: FederatedResourceQuotas, ResourceBindings (when their usage changes); all quotas every
 //! `--federated-resource-quota-sync-period`.
-//! Writes:  `status.overall` and `status.overallUsed` of FederatedResourceQuotas.
+//! Writes: `status.overall` and `status.overallUsed` of FederatedResourceQuotas.
 //!
-//! Our server charges a binding in the same commit that stores or removes it, so that there is nothing to correct but a quota that
-//! is new or has other limits. Behind any other server a charge and its binding are two writes: one may be missing, or be on its
-//! way. So a difference is looked at again a moment later, and then on the server, not in the copies.
+//! Our server charges a binding in the same commit that stores or removes it, so only a quota that is new or
+//! has other limits needs a correction. Behind any other server a charge and its binding are two writes: one
+//! may be missing, or not visible yet. So a difference is checked again a moment later, and then on the
+//! server, not in the mirrors.
 //!
 //! A count never overwrites a charge: the quota is read first, then the bindings, and the write is refused if the quota has changed
 //! since. On our server the bindings cannot have changed then, either.
@@ -30,8 +31,8 @@ use crate::plane::{Plane, Start};
 
 const COMPONENT: &str = "federated-resource-quota-enforcement-controller";
 const WORKERS: usize = 2;
-/// How long a difference has to last before it counts: a binding that was charged for is stored within this time, and the copies
-/// have learned of both.
+/// How long a difference has to last before it counts: within this time a charged binding is stored, and the
+/// mirrors show both.
 const SETTLE: Duration = Duration::from_millis(300);
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -58,7 +59,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
     plane.mirrors.bindings.subscribe(move |change| {
         let spec =
             |binding: &Option<Arc<ResourceBinding>>| binding.as_ref().map(|binding| binding.spec.clone());
-        // The first list is compared when the quotas are known, all at once.
+        // The first list is compared all at once, when the quotas are known.
         if change.initial || of.mirrors.quotas.is_empty() {
             return;
         }
@@ -103,15 +104,15 @@ fn is_news(change: &Change<'_, FederatedResourceQuota>) -> bool {
 
 pub(super) struct Controller {
     plane: Arc<Plane>,
-    /// Quotas that are to be counted on the server, whatever the copies say.
+    /// Quotas that have to be counted on the server, whatever the mirrors say.
     due: Mutex<BTreeSet<Key>>,
-    /// Since when the copies do not agree.
+    /// Since when the mirrors disagree.
     differs: Mutex<BTreeMap<Key, Instant>>,
 }
 
 /// A quota and the bindings of its namespace.
 pub(super) enum View {
-    /// The copies do not agree; for how long, that is not said yet.
+    /// The mirrors disagree; for how long is not known here.
     Unsettled,
     /// As the server has them.
     Seen { quota: Box<FederatedResourceQuota>, bindings: Vec<ResourceBindingSpec> },
@@ -121,7 +122,7 @@ pub(super) enum View {
 pub(super) enum Plan {
     /// The status says it already.
     Nothing,
-    /// It is looked at again a moment later.
+    /// Check again a moment later.
     Wait,
     Write(Box<FederatedResourceQuota>),
 }
@@ -157,7 +158,7 @@ impl Reconcile for Controller {
         if quota.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        // A quota with other limits than its status tells of is not in force yet: that does not wait.
+        // A quota whose limits differ from its status is not in force yet, so it is counted without waiting.
         let is_counted = usage::same(&quota.status.overall, &quota.spec.overall);
         if is_counted && !due {
             let bindings = self.copies(&key.namespace);
@@ -217,7 +218,7 @@ impl Reconcile for Controller {
         }
     }
 
-    /// What was written meanwhile is read from the server anyway.
+    /// Writes made meanwhile are read from the server anyway.
     async fn refresh(&self, key: &Key) -> Result<bool, Error> {
         self.due.lock().insert(key.clone());
         Ok(true)

@@ -1,4 +1,4 @@
-//! FederatedResourceQuotas on a server: what is observed and written, and what comes right after trouble.
+//! FederatedResourceQuotas on a server: what is observed and written, and how failures are repaired.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ async fn clusters_get_their_shares_and_lose_what_is_not_assigned_any_more() {
     let going = works(&world, &m2).await.remove(0);
     assert!(going.metadata.deletion_timestamp.is_some(), "it waits for the member to be cleaned up");
 
-    // The quota goes, and nobody was there to see it.
+    // The quota is deleted while no controller runs.
     world
         .api::<FederatedResourceQuota>(&key.namespace)
         .delete(&key.name, &DeleteParams::default())
@@ -241,7 +241,7 @@ async fn a_copy_that_is_behind_changes_nothing() {
     let bound = world.binding(using("1")).await;
     assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
     drain(&queue);
-    // The copy believes that the binding is gone.
+    // The mirror no longer has the binding.
     world.environment.mirrors.bindings.remove(&Key::of(bound.as_ref()), 0);
     assert_eq!(drain(&queue), std::slice::from_ref(&key));
     let Outcome::After(pause) = world.once(controller.as_ref(), &key).await else { panic!("it waits") };

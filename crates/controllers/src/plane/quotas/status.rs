@@ -1,8 +1,8 @@
-//! Brings together what clusters report of the shares that a FederatedResourceQuota gave them.
+//! Aggregates what clusters report about their shares of a FederatedResourceQuota.
 //!
 //! Watches: FederatedResourceQuotas, the status of their Works.
-//! Writes:  `status.aggregatedStatus` of FederatedResourceQuotas; unless quotas are enforced on bindings, also `status.overall` and
-//! `status.overallUsed`, which is the sum over the clusters then.
+//! Writes: `status.aggregatedStatus` of FederatedResourceQuotas; unless quotas are enforced on bindings, also
+//! `status.overall` and `status.overallUsed`, which is the sum over the clusters then.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
     plane.mirrors.works.subscribe(move |change| {
         let reported = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.status != new.status,
-            // The first list may show what was reported while nobody looked.
+            // The first list may show reports that came while no controller ran.
             (None, Some(_)) => change.initial,
             _ => true,
         };
@@ -62,7 +62,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
     (Arc::new(Controller { plane: plane.clone(), awaited, enforced }), queue)
 }
 
-/// What others write into the status is put right. Charges of bindings are not ours to look at.
+/// Changes of the status by others are corrected. Charges of bindings are left to the enforcement.
 fn is_news(change: &Change<'_, FederatedResourceQuota>, enforced: bool) -> bool {
     match (&change.old, &change.new) {
         (Some(old), Some(new)) => {
@@ -87,7 +87,7 @@ fn limits_otherwise(change: &Change<'_, FederatedResourceQuota>) -> bool {
 pub(super) struct Controller {
     plane: Arc<Plane>,
     awaited: Arc<Awaited>,
-    /// Bindings are charged: the sums are the business of others.
+    /// Bindings are charged: the enforcement writes the sums.
     enforced: bool,
 }
 
@@ -107,7 +107,7 @@ pub(super) enum Plan {
     Tell(String),
 }
 
-/// The part of a ResourceQuota's status that is told.
+/// The part of a ResourceQuota's status that is reported.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Reported {

@@ -1,8 +1,9 @@
-//! Brings the shares that a FederatedResourceQuota gives to single clusters there, as ResourceQuotas.
+//! Creates the shares that a FederatedResourceQuota assigns to clusters, as ResourceQuotas in those clusters.
 //!
-//! Watches: FederatedResourceQuotas (that they come, go, or assign otherwise), Clusters that appear, Works of quotas (that they are
-//! there when we start, or vanish).
-//! Writes:  one Work per assigned cluster that exists, under the labels of the quota; deletes those of other clusters.
+//! Watches: FederatedResourceQuotas (created, deleted, or with changed assignments), Clusters that appear,
+//! Works of quotas (present at the start, or deleted).
+//! Writes: one Work per assigned cluster that exists, under the labels of the quota; deletes those of other
+//! clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
         }
     });
 
-    // Works that are found when we start may belong to a quota that went while nobody looked.
+    // Works that exist at the start may belong to a quota that was deleted while no controller ran.
     let pushed = queue.clone();
     plane.mirrors.works.subscribe(move |change| {
         let work = if change.initial { &change.new } else { &change.old };
@@ -79,7 +80,7 @@ fn is_news(change: &Change<'_, FederatedResourceQuota>) -> bool {
     }
 }
 
-/// Returns what a quota assigns to a cluster; of several assignments the first counts.
+/// Returns what a quota assigns to a cluster; if there are several assignments, the first counts.
 fn share<'a>(quota: &'a FederatedResourceQuota, cluster: &str) -> Option<&'a ResourceList> {
     let mut assignments = quota.spec.static_assignments.iter();
     assignments.find(|assignment| assignment.cluster_name == cluster).map(|assignment| &assignment.hard)
@@ -90,7 +91,7 @@ pub(super) struct Controller {
     awaited: Arc<Awaited>,
 }
 
-/// A quota, the clusters that there are, and the Works it has.
+/// A quota, the existing clusters, and its Works.
 pub(super) struct View {
     /// Nothing if it is gone.
     quota: Option<Arc<FederatedResourceQuota>>,
@@ -114,7 +115,7 @@ fn decide(view: &View) -> Plan {
         api::names::cluster_of_execution_space(namespace).is_some_and(assigned)
     };
     let unwanted = view.works.iter().filter(|work| {
-        // One that goes already needs no second push.
+        // A Work that is already being deleted need not be deleted again.
         !is_wanted(work) && work.metadata.deletion_timestamp.is_none()
     });
     let present = view.clusters.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
@@ -139,7 +140,7 @@ impl Reconcile for Controller {
                 self.awaited.lock().remove(key);
                 return Ok(None);
             }
-            // What is not in the copy may exist all the same, and what follows cannot be taken back.
+            // A quota that is not in the mirror may still exist, and the deletion below cannot be undone.
             None => {
                 let quotas = plane.writer.api::<FederatedResourceQuota>(&key.namespace);
                 quotas.get_opt(&key.name).await?.map(Arc::new)

@@ -1,6 +1,7 @@
-//! How much would be taken away at once, whether a binding may take its share, and when a policy's note comes off. Pure.
+//! Decides how much would be removed at once, whether a binding may remove its copies, and when a policy's
+//! note is deleted. Pure.
 //!
-//! What counts as taken away, and how much is too much, is in `propagation::withdrawal`.
+//! `propagation::withdrawal` says what counts as removed, and how much is too much.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use propagation::{directly_purged_clusters, expected_clusters};
 use runtime::Key;
 use scheduler::affinity::is_wanted;
 
-/// What would be taken away, by policy; the key of a cluster-wide policy has no namespace.
+/// What would be removed, by policy; the key of a cluster-wide policy has no namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// How many copies there are of everything.
@@ -39,15 +40,15 @@ pub(super) struct Copies<'a> {
     /// The binding, as losses name it.
     pub(super) template: String,
     pub(super) spec: &'a ResourceBindingSpec,
-    /// The policy behind the binding, as the binding says.
+    /// The policy that the binding names.
     pub(super) policy: Key,
-    /// Where that policy wants copies now. A policy that was deleted leaves its bindings as they are.
+    /// Where that policy now wants copies. A deleted policy leaves its bindings as they are.
     pub(super) placement: Option<&'a Placement>,
     /// The clusters that have a copy which is not going already.
     pub(super) places: Vec<(String, Option<Arc<Cluster>>)>,
 }
 
-/// Counts what would be taken away, binding by binding.
+/// Counts what would be removed, binding by binding.
 #[derive(Default)]
 pub(super) struct Count {
     survey: Survey,
@@ -73,7 +74,7 @@ impl Count {
                 Some(_) => *self.wanted.entry((policy.clone(), name.clone())).or_insert_with(judge),
                 None => judge(),
             };
-            // The policy knows first; what it says has not come to the binding yet.
+            // The policy has changed, but the binding does not show that yet.
             if wanted && expected.contains(name.as_str()) {
                 continue;
             }
@@ -95,30 +96,31 @@ impl Count {
     }
 }
 
-/// Returns whether so much could go that everything has to be counted. Few objects need no survey.
+/// Returns whether so much could be removed that everything has to be counted. With few objects this is not
+/// needed.
 pub(super) fn needs_survey(limits: Limits, works: usize, recent: &Losses) -> bool {
     works + recent.len() > limits.templates
 }
 
-/// What it depends on whether a binding may take copies away.
+/// The facts that decide whether a binding may remove copies.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     /// The binding, as losses name it.
     pub(super) template: String,
-    /// The policy behind it, as it says itself.
+    /// The policy that it names.
     pub(super) policy: Option<Key>,
     pub(super) limits: Limits,
-    /// What was taken away lately.
+    /// What was removed recently.
     pub(super) recent: Losses,
-    /// What would be taken away; none where there is too little to count.
+    /// What would be removed; none if there are too few objects to count.
     pub(super) survey: Option<Arc<Survey>>,
-    /// What the policies say that are asked about, as far as they exist.
+    /// The annotations of the policies concerned, as far as these exist.
     pub(super) states: BTreeMap<Key, State>,
 }
 
 #[cfg(test)]
 impl Request {
-    /// A binding without a policy asks, where there is nothing else.
+    /// The case of a binding without a policy, with nothing else to remove.
     pub(crate) fn of_nobody(template: &str, limits: Limits) -> Self {
         let (recent, states) = (Losses::new(), BTreeMap::new());
         let survey = Some(Arc::default());
@@ -126,20 +128,20 @@ impl Request {
     }
 }
 
-/// Whether copies may be taken away.
+/// Whether copies may be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Permit {
-    /// Somebody has agreed.
+    /// A user has confirmed.
     Agreed,
-    /// So many copies are within the limit, and count among what was taken away lately.
+    /// This many copies are within the limit, and now count as recently removed.
     Within(usize),
-    /// They wait for somebody to agree.
+    /// They wait for a user to confirm.
     Held,
     /// They are held from now on.
     Hold {
         /// The policies that get a note of what waits, the one that asks first.
         policies: Vec<(Key, AtStake)>,
-        /// There is no policy on which to agree.
+        /// There is no policy on which a user could confirm.
         unowned: bool,
     },
 }
@@ -150,7 +152,7 @@ impl Permit {
     }
 }
 
-/// Decides whether a binding may take away so many copies now.
+/// Decides whether a binding may now remove this many copies.
 pub(crate) fn permit(request: &Request, copies: usize, now: Timestamp) -> Permit {
     let asking = request.policy.as_ref();
     let state = asking.and_then(|policy| request.states.get(policy));
@@ -187,17 +189,17 @@ pub(crate) fn permit(request: &Request, copies: usize, now: Timestamp) -> Permit
 #[derive(Debug)]
 pub(crate) struct Note {
     pub(super) state: State,
-    /// How many copies it would take away; counted only if it has a note.
+    /// How many copies it would remove; counted only if it has a note.
     pub(super) copies: usize,
 }
 
-/// What becomes of the note of a policy.
+/// What to do with the note of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Nothing(&'static str),
     /// Copies still wait: look again later.
     Later,
-    /// Nothing waits any more: the change was undone, or carried out. The note comes off.
+    /// Nothing waits any more: the change was undone or carried out. The note is deleted.
     Clear,
 }
 
@@ -228,7 +230,7 @@ mod tests {
         json!(names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>())
     }
 
-    /// Counts one binding; returns how many copies there are, how many would go, and from where.
+    /// Counts one binding; returns how many copies there are, how many would be removed, and from where.
     fn counted(
         binding: Value,
         policy: Option<Value>,

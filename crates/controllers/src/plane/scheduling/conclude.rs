@@ -1,4 +1,5 @@
-//! Carries plans out: writes the result, the condition, events; and remembers it for later decisions.
+//! Carries out plans: writes the result, the condition and events, and records the result for later
+//! decisions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use super::{Controller, Scheduled, metrics, turns};
 /// What was decided about a binding, and what it was decided from.
 pub(super) struct Made {
     pub(super) plan: Plan,
-    /// Which changes of clusters it could know of.
+    /// The changes of clusters that it could have seen.
     pub(super) seen: Seen,
     pub(super) started: Instant,
 }
@@ -53,12 +54,13 @@ impl Controller {
             Plan::Conclude(decided) => {
                 let trigger = decided.trigger;
                 let (written, result) = self.conclude(binding, *decided, made.seen).await;
-                // Whoever was faster than us is no failure: the decision is made anew at once.
+                // A conflict is not a failure: the decision is made again at once.
                 if !result.as_ref().is_err_and(Error::is_conflict) {
                     let failed = !matches!(result, Ok(Retry::Never));
                     metrics::attempted(trigger, made.started.elapsed(), failed);
                 }
-                // Whoever looks next, we ourselves above all, need not wait for the watch.
+                // The mirror is updated now, so that the next reader, usually ourselves, need not wait for
+                // the watch.
                 written.into_iter().for_each(|written| mirror.note(written));
                 result.map(turns::outcome)
             }
@@ -84,7 +86,8 @@ impl Controller {
         let noted = observed.status() != current.status();
         let key = binding.seen().key();
         let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
-        // Before the condition is written: whoever sees that and asks why finds the answer.
+        // This happens before the condition is written, so that a user who sees the condition also finds its
+        // reasons.
         self.settings.diagnoses.note(key.clone(), now, trigger, attempt, &conclusion, moved || noted);
         if noted {
             let written = self.plane.writer.change_status(current, |current| {
@@ -129,7 +132,7 @@ impl Controller {
         }
     }
 
-    /// Keeps what decisions about other bindings have to know before the watch tells it.
+    /// Records what decisions about other bindings have to know before the watch reports it.
     fn remember<B: Scheduled>(&self, old: &B, written: &B, result: &outcome::Result) {
         let (gates, Some(binding)) = (self.scheduler.gates(), written.namespaced()) else { return };
         if gates.workload_affinity {
@@ -176,8 +179,8 @@ fn refusal(error: &kube::Error) -> WriteError {
     }
 }
 
-/// Returns the binding with the status that the attempt leaves. A result that confirms what is there leaves it as it
-/// is: that it was looked at once more is no news.
+/// Returns the binding with the status that the attempt leaves. A result that confirms the current one leaves
+/// the status as it is.
 fn observe<B: Binding>(
     placed: &B,
     conclusion: &Conclusion,

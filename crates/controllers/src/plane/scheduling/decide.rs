@@ -1,4 +1,5 @@
-//! What becomes of a binding that comes up in the scheduler's queue. Pure: the decisions themselves are the `scheduler` crate's.
+//! Decides about a binding from the scheduler's queue. Pure. The `scheduler` crate makes the placement
+//! decisions themselves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ impl Subject {
     }
 }
 
-/// What decisions are made from besides the binding. Cheap to clone: a decision keeps what it began with.
+/// The input of decisions besides the binding. Cheap to clone: a decision keeps the state that it started
+/// with.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     pub(super) fleet: Arc<Fleet>,
@@ -44,19 +46,19 @@ impl Known {
     }
 }
 
-/// What accurate estimators answered, by affinity term; nothing for a term about which there was nothing to ask.
+/// The answers of accurate estimators, by affinity term; nothing for a term that needed no question.
 pub(crate) type Answers = BTreeMap<String, Option<Collected>>;
 
-/// What is known when a binding comes up.
+/// What is known when a binding is taken from the queue.
 pub(crate) struct View {
     pub(super) subject: Subject,
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) known: Known,
     /// None where estimators are not used.
     pub(super) answers: Option<Answers>,
-    /// Which changes of clusters `known` has at least.
+    /// The changes of clusters that `known` includes at least.
     pub(super) seen: Seen,
-    /// When the attempt began, for what is measured.
+    /// When the attempt began, for metrics.
     pub(super) started: Instant,
 }
 
@@ -69,14 +71,14 @@ impl View {
     }
 }
 
-/// What becomes of a binding.
+/// What to do with a binding.
 #[derive(Debug)]
 pub(crate) enum Plan {
     /// Its placement is as it should be.
     Nothing,
-    /// It is being deleted; users are told.
+    /// It is being deleted; an event says so.
     TellDeleting(outcome::Event),
-    /// It cannot be placed before somebody gives it a placement.
+    /// It cannot be placed until it gets a placement.
     NoPlacement(String),
     /// Its placement is as it should be, and its generation is noted.
     NoteGeneration(i64),
@@ -84,7 +86,7 @@ pub(crate) enum Plan {
     Conclude(Box<Decided>),
 }
 
-/// A decision, and what is written because of it.
+/// A decision, and the writes that follow from it.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(super) trigger: Trigger,
@@ -127,7 +129,7 @@ pub(super) fn unanswered(view: &View, now: Timestamp) -> Option<String> {
         if !answers.contains_key(term) {
             return Some(term.to_owned());
         }
-        // Nothing can come after the last one, whatever becomes of it.
+        // No term follows the last one, whatever its result.
         if trial.is_at_last_term() {
             return None;
         }

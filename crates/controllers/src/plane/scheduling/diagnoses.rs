@@ -1,4 +1,4 @@
-//! The last decision about each binding, with its reasons, for whoever asks why.
+//! The last decision about each binding, with its reasons, for users who ask why.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use scheduler::{Attempt, Diagnosis, Explanation};
 #[derive(Clone, Default)]
 pub struct Diagnoses(Arc<RwLock<HashMap<String, Arc<Entry>>>>);
 
-/// One decision, as compact as it was made.
+/// One decision, in the compact form in which it was made.
 struct Entry {
     at: Timestamp,
     trigger: Trigger,
@@ -27,7 +27,7 @@ struct Entry {
 impl Diagnoses {
     /// Returns the last decision about a binding; the namespace of a ClusterResourceBinding is empty.
     ///
-    /// Only what was decided since the process began is known.
+    /// Only decisions since the start of the process are known.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
         let key = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
         let entry = self.0.read().get(&key).map(Arc::clone)?;
@@ -44,8 +44,8 @@ impl Diagnoses {
         })
     }
 
-    /// Keeps a decision. One that changed nothing only confirms the one before: when and why that was made, and what
-    /// had failed until then, is still what led to the present state.
+    /// Records a decision. One that changed nothing only confirms the previous one: the time, trigger and
+    /// failures of the previous one still explain the present state.
     pub(super) fn note(
         &self,
         key: String,

@@ -1,4 +1,4 @@
-//! The accurate estimators: connections that follow the clusters, and the question before each decision.
+//! The accurate estimators: one connection per cluster, and the request before each decision.
 //!
 //! A member whose nodes and pods this process follows needs no estimator: where none is connected, [`super::local`] answers.
 
@@ -49,7 +49,7 @@ impl Estimators {
         }
     }
 
-    /// Asks all clusters at once: estimators that are connected, and what this process knows itself.
+    /// Asks about all clusters at once: from connected estimators, and from what this process knows itself.
     async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
         let local = |name: &str| !self.client.is_connected(name) && self.local.knows(name);
         let (known, asked) = question.clusters.iter().cloned().partition(|(name, _)| local(name));
@@ -78,7 +78,7 @@ impl Controller {
         }
     }
 
-    /// Waits until every estimator was tried once: the first decisions shall know them.
+    /// Waits until every estimator was tried once, so that the first decisions can use them.
     pub(super) async fn first_connections(&self) {
         if self.estimators.is_some() {
             self.connected.get_or_init(|| self.connect_all()).await;
@@ -117,7 +117,7 @@ impl Controller {
 /// Keeps the connections to the estimators.
 struct Connections(Arc<Controller>);
 
-/// What becomes of a connection.
+/// What to do with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
     Connect,

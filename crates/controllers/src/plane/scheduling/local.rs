@@ -1,7 +1,8 @@
-//! The accurate estimate of members whose nodes and pods this process follows: nobody has to deploy an estimator for them.
+//! The accurate estimate of members whose nodes and pods this process watches: they need no estimator.
 //!
-//! It is the answer that an estimator in the member would give (`estimator::estimate`), from the copies that the status of clusters is
-//! made from. Quotas count behind the gate ResourceQuotaEstimate; they are read from the member when they are needed.
+//! It gives the answer that an estimator in the member would give (`estimator::estimate`), from the mirrors
+//! from which the status of clusters is computed. Quotas count behind the gate ResourceQuotaEstimate; they
+//! are read from the member when they are needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::plane::Plane;
 
-/// While pods come and go, what is left of the nodes is counted no more often than this.
+/// While pods change, the free room of the nodes is counted no more often than this.
 const REST: Duration = Duration::from_millis(100);
 /// How long the first question about a member waits for its nodes and pods.
 const FIRST: Duration = Duration::from_secs(2);
@@ -40,7 +41,7 @@ pub(super) struct Local {
 /// What is left of a member's nodes.
 struct Left {
     load: Arc<Load>,
-    /// Somebody has waited for them once; nobody does so again.
+    /// A request has waited for them once; later ones do not wait.
     waited: AtomicBool,
     /// Nodes or pods have changed since it was counted.
     changed: AtomicBool,
@@ -66,7 +67,7 @@ impl Local {
     /// Answers for all clusters of the question.
     ///
     /// # Errors
-    /// If a member has gone, if its nodes and pods are not known in time, or if it does not tell its quotas.
+    /// If a member is gone, if its nodes and pods are not known in time, or if its quotas cannot be read.
     pub(super) async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
         let answers = question.clusters.iter().map(|(cluster, assumed)| async move {
             Ok::<_, String>((cluster.clone(), self.answer(question, cluster, assumed).await?))
@@ -77,7 +78,7 @@ impl Local {
     async fn answer(&self, question: &Question, cluster: &str, assumed: &[Workload]) -> Result<i32, String> {
         let member = self.members.get(cluster).ok_or_else(|| format!("member {cluster} has gone"))?;
         let left = self.left(&member);
-        // A member that has not told them the first time delays no other decision.
+        // A member that was too slow the first time does not delay another decision.
         let patience = if left.waited.load(Ordering::SeqCst) { Duration::ZERO } else { FIRST };
         let known = left.load.wait(patience).await;
         left.waited.store(true, Ordering::SeqCst);
@@ -101,7 +102,7 @@ impl Local {
         listed.map(|list| Some(list.items)).map_err(told)
     }
 
-    /// Returns what is known of a member's nodes; a connection that was made anew has new copies.
+    /// Returns what is known of a member's nodes; a new connection has new mirrors.
     fn left(&self, member: &Member) -> Arc<Left> {
         let load = member.load();
         let mut rooms = self.rooms.lock();
@@ -115,7 +116,7 @@ impl Local {
             changed: AtomicBool::new(true),
             counted: Mutex::default(),
         });
-        // The copies live as long as the connection; who is told of their changes must not keep them.
+        // The mirrors live as long as the connection; their subscribers must not keep them alive.
         let told = Arc::downgrade(&left);
         let note = move || _ = told.upgrade().map(|left| left.changed.store(true, Ordering::SeqCst));
         load.nodes.subscribe({
@@ -173,7 +174,7 @@ mod tests {
         serde_json::from_value(value.clone()).expect("an object")
     }
 
-    /// What is counted here is what an estimator counts from the objects themselves.
+    /// The result here equals what an estimator counts from the objects themselves.
     #[test]
     fn nodes_and_pods_count_as_for_an_estimator() {
         let object = json!({ "metadata": { "name": "n1", "labels": { "disk": "ssd" } },

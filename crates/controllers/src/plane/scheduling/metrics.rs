@@ -13,7 +13,7 @@ use scheduler::trigger::Trigger;
 
 use runtime::metrics::{self, Counters, Histograms, Labels};
 
-/// Why a binding came into the queue.
+/// Why a binding was enqueued.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Incoming {
     BindingAdd,
@@ -102,7 +102,7 @@ pub(super) fn panicked() {
     METRICS.panics.inc();
 }
 
-/// Notes that bindings came into the queue.
+/// Records that bindings were enqueued.
 pub(super) fn incoming(event: Incoming, count: usize) {
     let event = match event {
         Incoming::BindingAdd => "BindingAdd",

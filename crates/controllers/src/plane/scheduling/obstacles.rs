@@ -1,7 +1,7 @@
-//! What bindings that could not be placed are waiting for, and which change of a cluster may help whom.
+//! What unplaced bindings are waiting for, and which of them a change of a cluster may help.
 //!
-//! Upstream retries them by the clock; here the change that removes the obstacle wakes them, and the clock is left as
-//! a safety net.
+//! Upstream retries them periodically. Here the change that removes the obstacle enqueues them, and the
+//! periodic retry is a safety net.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use scheduler::Cause;
 #[derive(Default)]
 pub(super) struct Obstacles {
     waiting: HashMap<String, Cause>,
-    /// How many changes there have been that might have helped somebody.
+    /// The number of changes so far that might have helped a binding.
     changes: u64,
 }
 
-/// How many changes of clusters an attempt could know of.
+/// The number of changes of clusters that an attempt could have seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen(u64);
 
@@ -49,13 +49,13 @@ impl News {
 }
 
 impl Obstacles {
-    /// Returns what an attempt that begins now can know of.
+    /// Returns the number of changes that an attempt that begins now can see.
     pub(super) fn seen(&self) -> Seen {
         Seen(self.changes)
     }
 
-    /// Notes how an attempt ended. Returns whether it has to be repeated: it failed, and a cluster has changed that it
-    /// had not seen and that nobody could hold against it yet.
+    /// Notes how an attempt ended. Returns whether it has to be repeated: it failed, and a cluster changed
+    /// during the attempt, before the obstacle was recorded.
     pub(super) fn note(&mut self, key: String, failure: Option<Cause>, seen: Seen) -> bool {
         match failure {
             Some(cause) => {

@@ -1,4 +1,4 @@
-//! How the scheduler is set up: what upstream's flags say.
+//! The settings of the scheduler, from upstream's flags.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::metrics::Stopwatch;
 /// How the scheduler is set up.
 #[derive(Clone)]
 pub struct Settings {
-    /// `--scheduler-name`: which bindings it is in charge of, and the source of its events.
+    /// `--scheduler-name`: which bindings it schedules, and the source of its events.
     pub name: String,
     /// `--plugins`: which plug-ins run.
     pub plugins: Vec<String>,
     /// `--enable-empty-workload-propagation`: clusters without replicas are part of the result.
     pub propagate_empty: bool,
-    /// `--enable-scheduler-estimator` and what goes with it; none leaves estimators alone.
+    /// `--enable-scheduler-estimator` and related flags; with `None`, estimators are not used.
     pub estimating: Option<Estimating>,
     /// How estimators are found: the descheduler asks those of clusters that it does not reach itself, as upstream's always does.
     pub estimators: estimator::Options,

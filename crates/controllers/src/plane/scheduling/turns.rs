@@ -1,4 +1,4 @@
-//! Whose turn it is: the scheduler's own queue, with priorities and three places to wait, behind the loop that all controllers
+//! The scheduler's own queue, with priorities and three waiting areas, behind the loop that all controllers
 //! share.
 
 use runtime::{Key, Outcome, Turns};
@@ -85,7 +85,7 @@ pub(super) fn key_of(item: &str) -> Key {
     }
 }
 
-/// Returns how the scheduler's queue is to go on.
+/// Returns what the scheduler's queue has to do next.
 fn retry(outcome: &Outcome) -> Retry {
     match outcome {
         Outcome::Done => Retry::Never,
@@ -94,7 +94,7 @@ fn retry(outcome: &Outcome) -> Retry {
     }
 }
 
-/// Returns the same for the loop: that a binding lacks room is not a failure.
+/// Returns the same for the loop: a binding that lacks room is not a failure.
 pub(super) fn outcome(retry: Retry) -> Outcome {
     match retry {
         Retry::Never => Outcome::Done,

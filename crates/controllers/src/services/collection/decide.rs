@@ -1,4 +1,4 @@
-//! Which slices of a Service are collected, and for whom. Pure.
+//! Decides which slices of a Service are collected, and for which controller. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::SLICE;
 /// What is known of a Service in a member.
 pub(crate) struct View {
     pub(super) key: ServiceKey,
-    /// Whether the member has a ServiceExport; `None` if that is not known, or not for us to look at.
+    /// Whether the member has a ServiceExport; `None` if that is not known, or not our responsibility.
     pub(super) exported: Option<bool>,
-    /// Whether a MultiClusterService asks for its endpoints; `None` if that is not for us to look at.
+    /// Whether a MultiClusterService asks for its endpoints; `None` if that is not our responsibility.
     pub(super) requested: Option<bool>,
-    /// The member's own slices of the Service, if anybody wants them and the member can be asked.
+    /// The member's own slices of the Service, if they are wanted and the member can be asked.
     pub(super) slices: Option<Vec<Arc<Value>>>,
     /// The Works that hold its slices.
     pub(super) collected: Vec<Arc<Work>>,
-    /// The cluster leaves, and its Works with it.
+    /// The cluster is being removed, and its Works with it.
     pub(super) leaves: bool,
 }
 
@@ -39,7 +39,8 @@ impl View {
         }
     }
 
-    /// Returns who wants a slice, given who wanted it before: what is not known stays as it is.
+    /// Returns which controllers want a slice, given which wanted it before: unknown answers stay as they
+    /// were.
     fn wanting(&self, before: &BTreeSet<Token>) -> BTreeSet<Token> {
         let wants = |token: &Token| self.wish(*token).unwrap_or_else(|| before.contains(token));
         Token::ALL.into_iter().filter(wants).collect()
@@ -96,7 +97,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
         match wanted.ensure(existing.map(AsRef::as_ref), &fresh_id) {
             Ensure::Create(work) => plan.steps.push(Step::Create(work)),
             Ensure::Update(work) => plan.steps.push(Step::Update(work)),
-            // It comes again when the old one is gone.
+            // It is created again when the old one is gone.
             Ensure::Nothing | Ensure::Wait => {}
         }
     }
@@ -106,7 +107,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
         }
         let before = tokens(work);
         let mut left = view.wanting(&before);
-        // Where the slices are known, this one is gone.
+        // If the member's slices are known, this one no longer exists.
         if view.slices.is_some() {
             left.retain(|token| view.wish(*token).is_none());
         }

@@ -1,4 +1,4 @@
-//! Which slices go to which consumers. Pure.
+//! Decides which slices go to which consumers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(crate) struct View {
     pub(super) key: Key,
     pub(super) multi: Option<Arc<MultiClusterService>>,
     pub(super) clusters: Vec<Arc<Cluster>>,
-    /// The clusters that can be given Works.
+    /// The clusters that can get Works.
     pub(super) spaces: BTreeSet<String>,
-    /// The Works that hold slices of its Service, whoever wants them.
+    /// The Works that hold slices of its Service, for any controller.
     pub(super) collected: Vec<Arc<Work>>,
     /// The Works that bring them to consumers.
     pub(super) dispatched: Vec<Arc<Work>>,
@@ -32,12 +32,12 @@ pub(crate) struct View {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// Collected Works that are let go afterwards.
+    /// Collected Works whose finalizer is removed afterwards.
     pub(super) release: Vec<Arc<Work>>,
-    /// What is told about single clusters: reason and message.
+    /// Events about single clusters: reason and message.
     pub(super) warnings: Vec<(&'static str, String)>,
     pub(super) errors: Vec<String>,
-    /// There is something to tell in the status of the MultiClusterService.
+    /// The status of the MultiClusterService needs a condition.
     pub(super) tells: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Returns the cluster whose slice it takes away.
+    /// Returns the cluster whose slice it removes.
     pub(super) fn takes_from(&self) -> Option<String> {
         match self {
             Self::Delete(work) => Some(annotation(work, PROVISION_CLUSTER).to_owned()),
@@ -58,8 +58,8 @@ impl Step {
     }
 }
 
-/// Returns the Works that can be let go: nothing that comes from their cluster is left in a consumer. `stuck` are the clusters of what could
-/// not be taken away; one without a name may be any.
+/// Returns the Works whose finalizer can be removed: no slice of their cluster is left in a consumer. `stuck`
+/// are the clusters of slices that could not be removed; one without a name may be any cluster.
 pub(super) fn free(release: Vec<Arc<Work>>, stuck: &BTreeSet<String>) -> Vec<Arc<Work>> {
     let is_free = |work: &Arc<Work>| !stuck.contains("") && !stuck.contains(&cluster_of_work(work));
     release.into_iter().filter(is_free).collect()
@@ -99,7 +99,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                 match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
                     (Ensure::Create(work), _) => plan.steps.push(Step::Create(work)),
                     (Ensure::Update(work), Some(old)) => plan.steps.push(Step::Update(Arc::clone(old), work)),
-                    // An old one that goes brings this up again when it is gone.
+                    // The deletion of an old Work enqueues this again when it is complete.
                     _ => {}
                 }
             }
@@ -116,7 +116,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
         .iter()
         .filter(|work| !is_going(work) && !wanted_keys.contains(&Key::of(work.as_ref())));
     plan.steps.extend(left.map(|work| Step::Delete(Arc::clone(work))));
-    // Without anything collected there is nothing to say, unless something was said before.
+    // Without collected slices there is no condition, unless there was one before.
     plan.tells |= live.is_some_and(|multi| {
         let mut said = multi.status.conditions.iter();
         said.any(|said| said.type_ == api::conditions::multi_cluster_service::ENDPOINT_SLICE_DISPATCHED)
@@ -125,7 +125,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     plan
 }
 
-/// Returns the consumers that slices can be brought to. One that is not ready gets them when it is back.
+/// Returns the consumers to which slices can be dispatched. One that is not ready gets them when it is back.
 fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<String> {
     let mut found = Vec::new();
     for consumer in meant(&multi.spec.consumer_clusters, &view.clusters) {
@@ -143,7 +143,7 @@ fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<S
             plan.warnings.push((reasons::API_INCOMPATIBLE, message));
             continue;
         }
-        // One that has just joined gets them when its namespace is there.
+        // A cluster that has just joined gets them when its namespace exists.
         let has_space = view.spaces.contains(&consumer);
         if !is_ready(cluster) {
             let message =
@@ -172,7 +172,7 @@ fn offers(view: &View, work: &Work, providers: &BTreeSet<String>) -> bool {
         && cluster.is_some_and(|cluster| is_ready(cluster) && cluster.metadata.deletion_timestamp.is_none())
 }
 
-/// Returns whether our finalizer on a collected Work has served its purpose.
+/// Returns whether our finalizer on a collected Work is no longer needed.
 fn is_let_go(work: &Work) -> bool {
     let held =
         work.metadata.finalizers.iter().flatten().any(|held| held == Token::MultiClusterService.finalizer());

@@ -1,4 +1,5 @@
-//! What a MultiClusterService needs: its requests, the claim on its Service, and the Service's binding. Pure.
+//! Decides what a MultiClusterService needs: its requests, the claim on its Service, and the Service's
+//! binding. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) struct View {
     pub(super) key: Key,
     pub(super) multi: Option<Arc<MultiClusterService>>,
     pub(super) clusters: Vec<Arc<Cluster>>,
-    /// The clusters that can be given Works.
+    /// The clusters that can get Works.
     pub(super) spaces: BTreeSet<String>,
     /// The Service of its name, or its head.
     pub(super) service: Option<Arc<Value>>,
@@ -48,19 +49,19 @@ pub(crate) struct View {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// What is told about single clusters: reason and message.
+    /// Events about single clusters: reason and message.
     pub(super) warnings: Vec<(&'static str, String)>,
-    /// Why the Service cannot be brought anywhere.
+    /// Why the Service cannot be propagated.
     pub(super) problem: Option<String>,
-    /// The problem ends with an event of its own.
+    /// A watch event will enqueue the key when the problem ends, so no retry is needed.
     pub(super) waits: bool,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// The finalizer is put on, before anything else.
+    /// The finalizer is added, before anything else.
     Hold,
-    /// The finalizer is taken off, after everything else.
+    /// The finalizer is removed, after everything else.
     Release,
     CreateRequest(Box<Work>),
     UpdateRequest(Arc<Work>, Box<Work>),
@@ -106,7 +107,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     plan
 }
 
-/// Asks each provider for endpoints. One that is not ready is asked all the same, and answers when it is back.
+/// Asks each provider for endpoints. One that is not ready is asked too, and answers when it is back.
 fn ask(
     view: &View,
     multi: &MultiClusterService,
@@ -129,7 +130,7 @@ fn ask(
             plan.warnings.push((reasons::API_INCOMPATIBLE, message));
             continue;
         }
-        // One that has just joined is asked when its namespace is there.
+        // A cluster that has just joined is asked when its namespace exists.
         let has_space = view.spaces.contains(provider);
         if !is_ready(cluster) {
             let message =
@@ -160,7 +161,7 @@ fn ask(
     }
 }
 
-/// Withdraws the requests to all clusters but these. Collected slices are released by who collected them.
+/// Withdraws the requests to all clusters but these. The controller that collected slices releases them.
 fn withdraw_requests(view: &View, except: &BTreeSet<String>, plan: &mut Plan) {
     for work in view.requests.iter().filter(|work| !is_going(work)) {
         if !except.contains(cluster_of(&Key::of(work.as_ref()))) {
@@ -174,7 +175,7 @@ fn id_of(multi: &MultiClusterService) -> String {
     labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).cloned().unwrap_or_default()
 }
 
-/// Takes the Service from whatever policy has it.
+/// Takes the Service over from any policy that has claimed it.
 fn claim(multi: &MultiClusterService, service: &Value, plan: &mut Plan) {
     let (id, Key { namespace, name }) = (id_of(multi), Key::of(multi));
     let labels = [
@@ -200,7 +201,7 @@ fn claim(multi: &MultiClusterService, service: &Value, plan: &mut Plan) {
     }
 }
 
-/// Brings the Service to these clusters.
+/// Propagates the Service to these clusters.
 fn bind(
     view: &View,
     multi: &MultiClusterService,
