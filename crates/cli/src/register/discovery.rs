@@ -376,7 +376,7 @@ mod tests {
         let answer = |code: u16, date: &str, body: &Value| {
             let answer = http::Response::builder().status(code).header(http::header::DATE, date).body(());
             let (head, ()) = answer.expect("an answer").into_parts();
-            super::read(&head, body.to_string().as_bytes(), TOKEN, now)
+            read(&head, body.to_string().as_bytes(), TOKEN, now)
         };
         let (right, late) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Thu, 01 Jan 2026 01:00:00 GMT");
         let good = map("info", "0123456789abcdef", r#"{"alg":"HS256","kid":"abcdef"}"#);
