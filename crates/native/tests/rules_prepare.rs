@@ -94,6 +94,18 @@ fn no_finalizer_is_added_while_an_object_is_deleted() {
 }
 
 #[test]
+fn errors_that_show_a_whole_list_are_told_a_few_times() {
+    let owner = |number: usize| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": number.to_string(), "controller": true});
+    let owners: Vec<Value> = (0..300).map(owner).collect();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": "n", "ownerReferences": owners}});
+    assert_eq!(validation::create(&Gvk::new("", "v1", "ConfigMap"), &map).len(), 10);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "a", "namespace": "n"}, "spec": {"scopes": vec!["odd"; 300]}});
+    assert_eq!(validation::create(&Gvk::new("", "v1", "ResourceQuota"), &quota).len(), 10);
+}
+
+#[test]
 fn only_exact_duplicates_among_owners_are_dropped() {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1"});
     let other = json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "1"});
