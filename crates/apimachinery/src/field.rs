@@ -2,6 +2,7 @@
 //!
 //! A validator collects [`Error`]s; [`crate::status::Status::invalid`] turns them into the 422 answer.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
@@ -219,13 +220,9 @@ pub fn domain_prefixed_path(path: &Path, value: &str) -> Vec<Error> {
 
 /// Joins errors as an aggregate does: one as it is, several in brackets, equal texts once.
 pub fn aggregate(errors: &[Error]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
+    let mut seen: HashSet<String> = HashSet::new();
+    let texts = errors.iter().map(ToString::to_string);
+    let texts: Vec<String> = texts.filter(|text| seen.insert(text.clone())).collect();
     match texts.as_slice() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),

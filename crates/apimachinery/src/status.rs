@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use crate::field;
 use crate::gvk::GroupResource;
 
+/// So many errors of one object are told. A body of 3 MiB can have a million, and told they are a hundred times as large as the body.
+const MOST_ERRORS: usize = 1_000;
+
 /// An answer that is not the object asked for. Boxed details keep `Result<T, Status>` small.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -183,6 +186,7 @@ impl Status {
 
     /// The 422 answer to field errors. `group` and `kind` name the Kind, not the resource.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[field::Error]) -> Self {
+        let errors = errors.get(..MOST_ERRORS).unwrap_or(errors);
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let message = if errors.is_empty() {
             format!("{qualified} \"{name}\" is invalid")
@@ -227,5 +231,23 @@ impl Status {
             body["details"] = serde_json::to_value(details).expect("details are plain data");
         }
         body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_number_of_errors_a_thousand_are_told() {
+        let path = field::Path::new("spec");
+        let errors: Vec<field::Error> =
+            (0..100_000).map(|index| field::Error::required(&path.index(index), "")).collect();
+        let status = Status::invalid("", "Pod", "a", &errors);
+        assert!(status.message.starts_with("Pod \"a\" is invalid: [spec[0]: Required value, spec[1]:"));
+        assert!(status.message.len() < 100_000, "{} bytes", status.message.len());
+        assert_eq!(status.details.map(|details| details.causes.len()), Some(MOST_ERRORS));
+        let few = Status::invalid("", "Pod", "a", &errors[..2]);
+        assert_eq!(few.message, "Pod \"a\" is invalid: [spec[0]: Required value, spec[1]: Required value]");
     }
 }

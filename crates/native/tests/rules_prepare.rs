@@ -94,6 +94,33 @@ fn no_finalizer_is_added_while_an_object_is_deleted() {
 }
 
 #[test]
+fn errors_that_show_a_whole_list_are_told_a_few_times() {
+    let owner = |number: usize| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": number.to_string(), "controller": true});
+    let owners: Vec<Value> = (0..300).map(owner).collect();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": "n", "ownerReferences": owners}});
+    assert_eq!(validation::create(&Gvk::new("", "v1", "ConfigMap"), &map).len(), 10);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "a", "namespace": "n"}, "spec": {"scopes": vec!["odd"; 300]}});
+    assert_eq!(validation::create(&Gvk::new("", "v1", "ResourceQuota"), &quota).len(), 10);
+}
+
+#[test]
+fn a_pod_with_very_many_variables_and_mounts_is_looked_at_in_linear_time() {
+    const MANY: usize = 100_000;
+    let env: Vec<Value> = (0..MANY).map(|number| json!({"name": format!("V{number}")})).collect();
+    let mounts: Vec<Value> =
+        (0..MANY).map(|number| json!({"name": "v", "mountPath": format!("/m{number}")})).collect();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "n"},
+        "spec": {"containers": [{"name": "c", "image": "i", "env": env, "volumeMounts": mounts}]}});
+    let (gvk, started) = (Gvk::new("", "v1", "Pod"), std::time::Instant::now());
+    assert!(!validation::create(&gvk, &pod).is_empty(), "there is no such volume");
+    prepare::warnings::on_create(&gvk, &pod);
+    // Comparing each with each takes minutes.
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}
+
+#[test]
 fn only_exact_duplicates_among_owners_are_dropped() {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1"});
     let other = json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "1"});

@@ -13,6 +13,10 @@ use crate::go;
 /// No more repeated keys than this are reported, as upstream.
 const MAX_REPORTS: usize = 100;
 
+/// How many bytes are spent on paths of keys. A path repeats all keys above: one long key with many inside of it would make
+/// hundreds of gigabytes of a body of 3 MiB. What is beyond is not reported, or not put into order.
+const MAX_PATHS: usize = 4 << 20;
+
 /// A value and what was odd about its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
@@ -43,7 +47,7 @@ pub enum Error {
 
 /// Reads one JSON document; anything but blanks behind it is an error.
 pub fn read(bytes: &[u8]) -> Result<Document, Error> {
-    let mut reader = Reader { bytes, position: 0, path: Vec::new(), duplicates: Vec::new(), keys: None };
+    let mut reader = Reader::new(bytes);
     let value = reader.value(0)?;
     match reader.next_token() {
         None => Ok(Document { value, duplicates: reader.duplicates }),
@@ -57,8 +61,7 @@ pub fn sort_complaints(bytes: &[u8], complaints: &mut [String]) {
     if complaints.len() < 2 {
         return;
     }
-    let mut reader =
-        Reader { bytes, position: 0, path: Vec::new(), duplicates: Vec::new(), keys: Some(Vec::new()) };
+    let mut reader = Reader { keys: Some(Vec::new()), ..Reader::new(bytes) };
     if reader.value(0).is_err() {
         return;
     }
@@ -104,6 +107,14 @@ struct Reader<'a> {
     duplicates: Vec<String>,
     /// Paths of all keys in document order, where somebody asked for them.
     keys: Option<Vec<String>>,
+    /// Bytes of all paths that were made so far.
+    path_bytes: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0, path: Vec::new(), duplicates: Vec::new(), keys: None, path_bytes: 0 }
+    }
 }
 
 impl Reader<'_> {
@@ -176,7 +187,7 @@ impl Reader<'_> {
             if entries.contains_key(&key) {
                 self.report(&key);
             }
-            let path = self.keys.is_some().then(|| self.path_of(&key));
+            let path = if self.keys.is_some() { self.path_of(&key) } else { None };
             if let (Some(keys), Some(path)) = (&mut self.keys, path) {
                 keys.push(path);
             }
@@ -225,13 +236,17 @@ impl Reader<'_> {
         if self.duplicates.len() >= MAX_REPORTS {
             return;
         }
-        let path = self.path_of(key);
+        let Some(path) = self.path_of(key) else { return };
         if !self.duplicates.contains(&path) {
             self.duplicates.push(path);
         }
     }
 
-    fn path_of(&self, key: &str) -> String {
+    /// Returns the path of a key, unless the paths before it were too much already.
+    fn path_of(&mut self, key: &str) -> Option<String> {
+        if self.path_bytes > MAX_PATHS {
+            return None;
+        }
         let mut path = String::new();
         for step in &self.path {
             match step {
@@ -248,7 +263,8 @@ impl Reader<'_> {
             path.push('.');
         }
         path.push_str(key);
-        path
+        self.path_bytes = self.path_bytes.saturating_add(path.len());
+        Some(path)
     }
 
     fn literal(&mut self, word: &'static str, value: Value) -> Result<Value, Error> {
@@ -538,5 +554,28 @@ mod tests {
                 r#"duplicate field "a""#
             ]
         );
+    }
+
+    #[test]
+    fn a_long_key_with_many_inside_of_it_does_not_become_as_many_long_paths() {
+        let long = "k".repeat(1 << 20);
+        let fields = |name: fn(usize) -> String| {
+            let all: Vec<String> = (0..1000).map(|number| format!("\"{}\": 0", name(number))).collect();
+            format!(r#"{{"{long}": {{{}}}}}"#, all.join(", "))
+        };
+        let distinct = fields(|number| format!("f{number}"));
+        let mut reader = Reader { keys: Some(Vec::new()), ..Reader::new(distinct.as_bytes()) };
+        reader.value(0).expect("it is JSON");
+        let kept: usize = reader.keys.iter().flatten().map(String::len).sum();
+        assert!(kept <= MAX_PATHS + 2 * long.len(), "{kept} bytes of paths");
+        // The same field again and again makes no path each time either.
+        let repeated = fields(|_| "f".to_owned());
+        let mut reader = Reader::new(repeated.as_bytes());
+        reader.value(0).expect("it is JSON");
+        assert_eq!(reader.duplicates.len(), 1);
+        assert!(reader.path_bytes <= MAX_PATHS + 2 * long.len(), "{} bytes of paths", reader.path_bytes);
+        let pairs = fields(|number| format!("f{}", number / 2));
+        let found = read(pairs.as_bytes()).expect("it is JSON").duplicates;
+        assert!(!found.is_empty() && found.len() < 10, "{} paths of a megabyte", found.len());
     }
 }

@@ -7,6 +7,8 @@
 //! lists, `$retainKeys` for unions. The order rules are upstream's: items named by the patch follow the order of
 //! `$setElementOrder` or else of the patch; items only the server has keep their order and are woven in between.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use crate::go;
@@ -211,7 +213,8 @@ fn cleaned(value: Value) -> Option<Value> {
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Error> {
     let Some(directive) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let Value::Array(retained) = directive else { return Err(Error::RetainKeys) };
-    let retains = |key: &str| retained.iter().any(|item| item.as_str() == Some(key));
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let retains = |key: &str| retained.contains(key);
     for (key, value) in patch.iter() {
         let exempt = value.is_null() || key.starts_with(DELETE_FROM_LIST) || key.starts_with(ELEMENT_ORDER);
         if !exempt && !retains(key) {
@@ -313,14 +316,10 @@ fn merge_list<S: Schema>(
     }
     if element_kind(&original, &patch)? == ElementKind::Scalars {
         if delete_list {
-            return Ok(original.into_iter().filter(|item| !patch.contains(item)).collect());
+            let gone: HashSet<&Value> = patch.iter().collect();
+            return Ok(original.into_iter().filter(|item| !gone.contains(item)).collect());
         }
-        let mut merged: Vec<Value> = Vec::with_capacity(original.len().saturating_add(patch.len()));
-        for item in original.iter().chain(&patch) {
-            if !merged.contains(item) {
-                merged.push(item.clone());
-            }
-        }
+        let merged = order::united(&original, &patch);
         let (named, others) = order::partition(merged, &patch, None)?;
         return order::arrange(named, others, &patch, &original, None);
     }
@@ -329,17 +328,26 @@ fn merge_list<S: Schema>(
     };
     let (original, patch) = apply_element_directives(original, patch, key)?;
     let mut merged = original.clone();
+    let mut places: HashMap<&Value, usize> = HashMap::with_capacity(original.len());
+    for (place, item) in original.iter().enumerate() {
+        if let Some(value) = item.get(key) {
+            places.entry(value).or_insert(place);
+        }
+    }
     for item in &patch {
         let Value::Object(entries) = item else {
             return Err(Error::bad_type("map[string]interface {}", item));
         };
         let value = entries.get(key).ok_or_else(|| Error::no_merge_key(entries, key))?;
-        match merged.iter_mut().find(|candidate| candidate.get(key) == Some(value)) {
+        match places.get(value).and_then(|place| merged.get_mut(*place)) {
             Some(present) => {
                 let Value::Object(present) = present else { unreachable!("elements are objects") };
                 *present = merge_map(std::mem::take(present), entries.clone(), field.schema.as_ref())?;
             }
-            None => merged.push(item.clone()),
+            None => {
+                places.insert(value, merged.len());
+                merged.push(item.clone());
+            }
         }
     }
     let (named, others) = order::partition(merged, &patch, Some(key))?;
@@ -354,6 +362,7 @@ fn apply_element_directives(
 ) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut replace = false;
+    let mut gone: HashSet<Value> = HashSet::new();
     for item in patch {
         let Value::Object(entries) = &item else {
             return Err(Error::bad_type("map[string]interface {}", &item));
@@ -365,7 +374,7 @@ fn apply_element_directives(
         match directive.as_str() {
             Some("delete") => {
                 let value = entries.get(key).ok_or_else(|| Error::no_merge_key(entries, key))?;
-                original.retain(|candidate| candidate.get(key) != Some(value));
+                gone.insert(value.clone());
             }
             Some("replace") => replace = true,
             Some("merge") => {
@@ -374,6 +383,7 @@ fn apply_element_directives(
             _ => return Err(Error::bad_directive(directive, entries)),
         }
     }
+    original.retain(|candidate| !candidate.get(key).is_some_and(|value| gone.contains(value)));
     Ok(if replace { (plain, Vec::new()) } else { (original, plain) })
 }
 

@@ -7,6 +7,10 @@ use super::{Additional, META_FIELDS, NodeId, Schema};
 /// The bytes that defaults may add to one object: twice what can be stored.
 const MOST_DEFAULTS: usize = 3 << 20;
 
+/// The bytes of paths of unknown fields that are told. A path repeats all keys above, and in a map these are as long as the client
+/// likes: many fields below a long one would take gigabytes. What is beyond goes without a word.
+const MOST_PATHS: usize = 4 << 20;
+
 /// The defaults of a schema would make an object larger than any that can be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the defaults of the schema would add more than {MOST_DEFAULTS} bytes to the object")]
@@ -36,7 +40,7 @@ impl Schema {
     /// `apiVersion`, `kind` and `metadata` stay, at the root and in embedded objects; what is inside `metadata` is
     /// the business of [`Schema::coerce_metadata`].
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
-        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new(), bytes: 0 };
         pruner.known(object, 0, true);
         pruner.unknown.sort_unstable();
         pruner.unknown
@@ -44,13 +48,13 @@ impl Schema {
 
     /// Prunes a value of a level of the schema, for defaults, which are not whole objects.
     pub(super) fn prune_value(&self, value: &mut Value, id: NodeId) {
-        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new(), bytes: 0 };
         pruner.known(value, id, self.node(id).embedded);
     }
 
     /// Prunes a whole object of a level of the schema, with metadata of its own.
     pub(super) fn prune_object(&self, object: &mut Value, id: NodeId) {
-        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new(), bytes: 0 };
         pruner.known(object, id, true);
     }
 
@@ -133,9 +137,19 @@ struct Pruner<'a> {
     schema: &'a Schema,
     path: String,
     unknown: Vec<String>,
+    /// Of all paths of unknown fields.
+    bytes: usize,
 }
 
 impl Pruner<'_> {
+    /// Notes that the field at hand is unknown.
+    fn note(&mut self) {
+        if self.bytes <= MOST_PATHS {
+            self.bytes = self.bytes.saturating_add(self.path.len());
+            self.unknown.push(self.path.clone());
+        }
+    }
+
     /// Walks a value with a schema; `embedded` marks a level with metadata of its own.
     fn known(&mut self, value: &mut Value, id: NodeId, embedded: bool) {
         let schema = self.schema;
@@ -166,7 +180,7 @@ impl Pruner<'_> {
                         }
                         (None, None) => {
                             if !(at_root && META_FIELDS.contains(&name.as_str())) {
-                                self.unknown.push(self.path.clone());
+                                self.note();
                             }
                             false
                         }
@@ -197,7 +211,7 @@ impl Pruner<'_> {
             Value::Object(entries) => {
                 for name in entries.keys() {
                     self.push_field(name);
-                    self.unknown.push(self.path.clone());
+                    self.note();
                     self.path.truncate(length);
                 }
                 entries.clear();

@@ -400,6 +400,21 @@ fn unspecified_fields_are_pruned_and_named() {
 }
 
 #[test]
+fn unknown_fields_below_a_long_key_do_not_become_as_many_long_paths() {
+    let schema = spec_schema(json!({
+        "type": "object",
+        "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}},
+    }));
+    let fields: serde_json::Map<String, Value> =
+        (0..100).map(|number| (format!("f{number}"), json!(0))).collect();
+    let mut object = json!({"spec": {"k".repeat(1 << 20): fields}});
+    let told = schema.prune(&mut object);
+    assert!(!told.is_empty() && told.len() < 10, "{} paths of a megabyte", told.len());
+    let left = object["spec"].as_object().and_then(|map| map.values().next());
+    assert_eq!(left, Some(&json!({})), "all of them are gone, told or not");
+}
+
+#[test]
 fn defaults_cannot_make_an_object_larger_than_what_can_be_stored() {
     let schema = spec_schema(json!({
         "type": "object",

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use apimachinery::object::Object;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::head::Owner;
@@ -41,11 +43,10 @@ impl Graph {
         // Most objects own nothing and are owned by nothing; they cost one entry.
         self.places.insert(uid.clone(), (collection.clone(), entry.name.clone()));
         let before = self.owners.remove(&uid).unwrap_or_default();
-        for owner in &before {
-            if !entry.head.owners.iter().any(|now| now.uid == owner.uid)
-                && let Some(dependents) = self.dependents.get_mut(&owner.uid)
-            {
-                dependents.remove(&uid);
+        if !before.is_empty() {
+            let now: HashSet<&str> = entry.head.owners.iter().map(|owner| &*owner.uid).collect();
+            for owner in before.iter().filter(|owner| !now.contains(&*owner.uid)) {
+                self.forget(&owner.uid, &uid);
             }
         }
         for owner in &entry.head.owners {
@@ -61,20 +62,51 @@ impl Graph {
         self.places.remove(uid);
         let owners = self.owners.remove(uid).unwrap_or_default();
         for owner in &owners {
-            if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
-                dependents.remove(uid);
-                if dependents.is_empty() {
-                    self.dependents.remove(&owner.uid);
-                }
-            }
+            self.forget(&owner.uid, uid);
         }
         let dependents =
             self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default();
         (dependents, owners.iter().map(|owner| owner.uid.clone()).collect())
     }
 
+    /// Forgets that an owner has a dependent. Clients name owners as they like, so nothing stays of one that has no dependents.
+    fn forget(&mut self, owner: &str, dependent: &str) {
+        if let Some(dependents) = self.dependents.get_mut(owner) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+
     fn dependents_of(&self, uid: &str) -> Vec<Box<str>> {
         self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// What could not be collected: how often, and when it is tried again. Others' changes do not make that earlier, or whoever has many
+/// objects that may not be deleted would have all of them tried at every write to the store.
+#[derive(Default)]
+struct Retries(HashMap<Box<str>, (u32, Instant)>);
+
+impl Retries {
+    fn failed(&mut self, uid: Box<str>, now: Instant) {
+        let (count, due) = self.0.entry(uid).or_insert((0, now));
+        *count = count.saturating_add(1);
+        let wait = Duration::from_millis(50u64 << (*count).min(10));
+        *due = now.checked_add(wait).unwrap_or(now);
+    }
+
+    fn succeeded(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.0.values().map(|(_, due)| *due).min()
+    }
+
+    fn due(&self, now: Instant) -> Vec<Box<str>> {
+        self.0.iter().filter(|(_, (_, due))| *due <= now).map(|(uid, _)| uid.clone()).collect()
     }
 }
 
@@ -96,38 +128,29 @@ pub(super) async fn run(server: Arc<Server>) {
             }
         }
     }
-    let mut retries: HashMap<Box<str>, u32> = HashMap::new();
+    let mut retries = Retries::default();
     loop {
-        let mut failed = Vec::new();
         let mut seen: HashSet<Box<str>> = HashSet::new();
         while let Some(uid) = work.pop_front() {
             if !seen.insert(uid.clone()) {
                 continue;
             }
             match collector.process(&graph, &uid).await {
-                Ok(()) => {
-                    retries.remove(&uid);
-                }
+                Ok(()) => retries.succeeded(&uid),
                 Err(error) => {
                     tracing::debug!(%uid, %error, "will try again to collect");
-                    failed.push(uid);
+                    retries.failed(uid, Instant::now());
                 }
             }
         }
-        let delay = failed.iter().map(|uid| {
-            let count =
-                retries.entry(uid.clone()).and_modify(|count| *count = count.saturating_add(1)).or_insert(1);
-            std::time::Duration::from_millis(50u64 << (*count).min(10))
-        });
-        let delay = delay.min();
+        let next = retries.next();
         let batch = tokio::select! {
             batch = watch.next() => batch,
-            () = async { tokio::time::sleep(delay.unwrap_or_default()).await }, if delay.is_some() => {
-                work.extend(failed);
+            () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                work.extend(retries.due(Instant::now()));
                 continue;
             }
         };
-        work.extend(failed);
         let Ok(batch) = batch else { return };
         for event in batch {
             if &*event.collection == "events" {
@@ -376,8 +399,9 @@ impl Collector {
         uid: &str,
         dead: &[Box<str>],
     ) -> Result<(), String> {
+        let dead: HashSet<&str> = dead.iter().map(|uid| &**uid).collect();
         self.edit_owners(kind, namespace, name, uid, |owners| {
-            owners.retain(|owner| !dead.iter().any(|dead| owner["uid"].as_str() == Some(dead)));
+            owners.retain(|owner| !owner["uid"].as_str().is_some_and(|uid| dead.contains(uid)));
         })
         .await
     }
@@ -470,5 +494,38 @@ mod tests {
         collector.delete(kind, &now, "Background").await.expect("this is what is there");
         assert!(server.store.get("configmaps", "default/a").is_none());
         handle.stop().await;
+    }
+
+    fn entry(uid: &str, owners: &[&str]) -> Entry {
+        let owner = |uid: &&str| json!({"apiVersion": "x/v1", "kind": "X", "name": "x", "uid": uid});
+        let owners: Vec<Value> = owners.iter().map(owner).collect();
+        let value =
+            bytes::Bytes::from(json!({"metadata": {"uid": uid, "ownerReferences": owners}}).to_string());
+        let head = <crate::head::Head as store::Head>::parse("configmaps", "default/a", &value);
+        Entry { name: "default/a".into(), created: 1, modified: 1, expires_ms: None, value, head }
+    }
+
+    #[test]
+    fn nothing_stays_of_owners_that_were_made_up() {
+        let (collection, mut graph) = ("configmaps".into(), Graph::default());
+        for owners in [["one", "two"], ["two", "three"], ["four", "four"]] {
+            graph.put(&collection, &entry("a", &owners));
+        }
+        assert_eq!(graph.dependents.keys().map(|uid| &**uid).collect::<Vec<_>>(), ["four"]);
+        graph.put(&collection, &entry("a", &[]));
+        assert!(graph.dependents.is_empty() && graph.owners.is_empty(), "{:?}", graph.dependents);
+    }
+
+    #[test]
+    fn what_cannot_be_collected_is_tried_again_in_its_own_time() {
+        let (mut retries, now) = (Retries::default(), Instant::now());
+        retries.failed("a".into(), now);
+        assert!(retries.due(now).is_empty(), "others may change what they like meanwhile");
+        let first = retries.next().expect("it waits");
+        assert_eq!(retries.due(first), vec![Box::<str>::from("a")]);
+        (0..20).for_each(|_| retries.failed("a".into(), now));
+        assert_eq!(retries.next(), Some(now + Duration::from_millis(50 << 10)));
+        retries.succeeded("a");
+        assert_eq!(retries.next(), None);
     }
 }

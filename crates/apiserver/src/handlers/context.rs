@@ -21,6 +21,9 @@ use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
 use crate::local::Terms;
 
+/// Warnings of an answer are cut at 4096 characters, so that no more of them can be sent.
+const MOST_WARNINGS: usize = 4097;
+
 /// What is known of a request besides its body.
 #[derive(Debug)]
 pub struct Context {
@@ -138,11 +141,11 @@ impl Context {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Adds a warning to the answer; equal ones are sent once.
+    /// Adds a warning to the answer; equal ones are sent once. What could not be sent any more is dropped.
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
-        if !text.is_empty() && !warnings.contains(&text) {
+        if warnings.len() < MOST_WARNINGS && !text.is_empty() && !warnings.contains(&text) {
             warnings.push(text);
         }
     }
@@ -300,3 +303,17 @@ fn is_printable(c: char) -> bool {
 
 /// The body of a request, read as a whole.
 pub type RequestBody = Bytes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_warnings_are_kept_than_can_be_sent() {
+        let query = || Query::parse(None);
+        let info = RequestInfo::parse(&Method::GET, "/version", &query());
+        let context = Context::new(Method::GET, info, query(), HeaderMap::new(), Arc::new(User::default()));
+        (0..100_000).for_each(|number| context.warn(format!("unknown field \"spec.f{number}\"")));
+        assert_eq!(context.take_warnings().len(), MOST_WARNINGS);
+    }
+}

@@ -1,6 +1,6 @@
 //! What the server says in `Warning` headers: nothing is refused, but somebody should look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use apimachinery::field::Path;
 use apimachinery::gvk::Gvk;
@@ -255,13 +255,11 @@ fn deprecated_annotations(path: &Path, pod: Node<'_>, warnings: &mut Vec<String>
 }
 
 fn duplicates(list: Node<'_>, field: &str, path: &Path, warnings: &mut Vec<String>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, item) in list.items().enumerate() {
         let value = item.at(field).text();
-        if seen.contains(&value) {
+        if !seen.insert(value) {
             warnings.push(format!("{}: duplicate {field} {value:?}", path.index(index).child(field)));
-        } else {
-            seen.push(value);
         }
     }
 }
@@ -278,11 +276,10 @@ fn fractional_bytes(list: Node<'_>, path: &Path, warnings: &mut Vec<String>) {
 
 /// A repeated variable is fine when it extends the former (`PATH=$(PATH):/x`).
 fn hidden_variables(env: Node<'_>, path: &Path, warnings: &mut Vec<String>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, variable) in env.items().enumerate() {
         let name = variable.at("name").text();
-        if !seen.contains(&name) {
-            seen.push(name);
+        if seen.insert(name) {
             continue;
         }
         let (value, reference) = (variable.at("value").text(), format!("$({name})"));

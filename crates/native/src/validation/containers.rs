@@ -1,5 +1,7 @@
 //! Containers: their names, ports, variables, mounts, resources, probes.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 
@@ -13,7 +15,7 @@ pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], pat
         errors.push(Error::required(&path, ""));
         return;
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, container) in containers.items().enumerate() {
         let path = path.index(index);
         container_fields(errors, container, volumes, &path);
@@ -21,7 +23,7 @@ pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], pat
         if seen.contains(&name) {
             errors.push(Error::duplicate(&path.child("name"), name));
         } else {
-            seen.push(name);
+            seen.insert(name);
         }
         probes::of_container(errors, container, &path);
         restart_policy(errors, container, &path);
@@ -31,7 +33,7 @@ pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], pat
 
 pub(super) fn init(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], path: &Path) {
     let path = path.child("initContainers");
-    let mut seen: Vec<&str> =
+    let mut seen: HashSet<&str> =
         spec.at("containers").items().map(|container| container.at("name").text()).collect();
     for (index, container) in spec.at("initContainers").items().enumerate() {
         let at = path.index(index);
@@ -41,7 +43,7 @@ pub(super) fn init(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], path: 
         if seen.contains(&name) {
             errors.push(Error::duplicate(&at.child("name"), name));
         } else if !name.is_empty() {
-            seen.push(name);
+            seen.insert(name);
         }
         // Upstream reports a clash within one init container under index 0.
         host_ports(errors, std::iter::once((0, container)), &path);
@@ -98,7 +100,7 @@ fn container_fields(errors: &mut Errors, container: Node<'_>, volumes: &[&str], 
 }
 
 fn ports(errors: &mut Errors, ports: Node<'_>, path: &Path) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, port) in ports.items().enumerate() {
         let path = path.index(index);
         let name = port.at("name").text();
@@ -109,7 +111,7 @@ fn ports(errors: &mut Errors, ports: Node<'_>, path: &Path) {
             } else if seen.contains(&name) {
                 errors.push(Error::duplicate(&path.child("name"), name));
             } else {
-                seen.push(name);
+                seen.insert(name);
             }
         }
         for field in ["containerPort", "hostPort"] {
@@ -127,7 +129,7 @@ fn ports(errors: &mut Errors, ports: Node<'_>, path: &Path) {
 }
 
 fn host_ports<'a>(errors: &mut Errors, containers: impl Iterator<Item = (usize, Node<'a>)>, path: &Path) {
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
     for (container_index, container) in containers {
         for (index, port) in container.at("ports").items().enumerate() {
             let number = port.at("hostPort").int();
@@ -139,7 +141,7 @@ fn host_ports<'a>(errors: &mut Errors, containers: impl Iterator<Item = (usize, 
                 let at = path.index(container_index).child("ports").index(index).child("hostPort");
                 errors.push(Error::duplicate(&at, key));
             } else {
-                seen.push(key);
+                seen.insert(key);
             }
         }
     }
@@ -308,7 +310,7 @@ fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pat
     let devices = container.at("volumeDevices");
     let has_device =
         |field: &str, value: &str| devices.items().any(|device| device.at(field).text() == value);
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, mount) in container.at("volumeMounts").items().enumerate() {
         let at = path.index(index);
         let (name, target) = (mount.at("name").text(), mount.at("mountPath").text());
@@ -320,7 +322,7 @@ fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pat
         if seen.contains(&target) {
             errors.push(Error::invalid(&at.child("mountPath"), target, "must be unique"));
         }
-        seen.push(target);
+        seen.insert(target);
         if has_device("name", name) {
             errors.push(Error::invalid(&at.child("name"), name, "must not already exist in volumeDevices"));
         }
@@ -349,7 +351,7 @@ fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pat
 }
 
 fn devices(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, device) in container.at("volumeDevices").items().enumerate() {
         let path = path.index(index);
         let (name, target) = (device.at("name").text(), device.at("devicePath").text());
@@ -361,7 +363,7 @@ fn devices(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pa
         if seen.contains(&target) {
             errors.push(Error::invalid(&path.child("devicePath"), target, "must be unique"));
         }
-        seen.push(target);
+        seen.insert(target);
         check::no_backsteps(errors, &path.child("devicePath"), target);
     }
 }

@@ -15,6 +15,8 @@ use super::node::Node;
 pub const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 const MAX_MANAGER_BYTES: usize = 128;
 const MAX_SUBRESOURCE_BYTES: usize = 256;
+/// So many of several controllers among the owners are told.
+const MOST_CLASHES: usize = 10;
 
 /// Which names a kind allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,6 +199,7 @@ pub(crate) fn annotations(annotations: Node<'_>, path: &Path) -> Errors {
 fn owner_references(owners: Node<'_>, path: &Path) -> Errors {
     let mut errors = Errors::new();
     let mut controller: Option<String> = None;
+    let mut clashes = 0;
     for owner in owners.items() {
         let (api_version, kind) = (owner.at("apiVersion").text(), owner.at("kind").text());
         let version = api_version.rsplit_once('/').map_or(api_version, |(_, version)| version);
@@ -215,7 +218,10 @@ fn owner_references(owners: Node<'_>, path: &Path) -> Errors {
         if owner.at("controller").flag() {
             let this = format!("{kind}/{}", owner.at("name").text());
             match &controller {
+                // Each shows the whole list: without an end, a body of 3 MiB would become hundreds of gigabytes.
+                Some(_) if clashes == MOST_CLASHES => {}
                 Some(first) => {
+                    clashes += 1;
                     let text = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );

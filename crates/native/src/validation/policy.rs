@@ -67,6 +67,9 @@ fn quota_name(errors: &mut Errors, path: &Path, name: &str) {
     }
 }
 
+/// About so many errors of the scopes are told.
+const MOST_SCOPE_ERRORS: usize = 10;
+
 const SCOPES: [&str; 7] = [
     "Terminating",
     "NotTerminating",
@@ -85,7 +88,12 @@ pub(super) fn resource_quota(errors: &mut Errors, root: Node<'_>) {
         check::resource_amount(errors, &at, name, amount);
     }
     let (scopes, at) = (spec.at("scopes"), path.child("scopes"));
+    let before = errors.len();
     for scope in scopes.texts() {
+        // Each shows the whole list, and they say the same.
+        if errors.len() >= before + MOST_SCOPE_ERRORS {
+            break;
+        }
         if !SCOPES.contains(&scope) {
             errors.push(Error::invalid(&at, scopes.value(), "unsupported scope"));
         }

@@ -5,6 +5,8 @@
 //! `[a b c d]` with `$setElementOrder [d a]` gives `[d a b c]`… but `[b d a c]` never: the relative order of each
 //! side always wins over the live list.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::{DIRECTIVE, Error};
@@ -17,9 +19,31 @@ fn identity<'a>(item: &'a Value, key: Option<&str>) -> Option<&'a Value> {
     }
 }
 
-fn position(list: &[Value], item: &Value, key: Option<&str>) -> Option<usize> {
-    let wanted = identity(item, key);
-    list.iter().position(|candidate| identity(candidate, key) == wanted)
+/// Where each element of a list stands first. Looking for every element of one list in another would take hours for lists that
+/// fit into a patch.
+struct Places<'a> {
+    places: HashMap<Option<&'a Value>, usize>,
+    key: Option<&'a str>,
+}
+
+impl<'a> Places<'a> {
+    fn of(list: &'a [Value], key: Option<&'a str>) -> Self {
+        let mut places = HashMap::with_capacity(list.len());
+        for (place, item) in list.iter().enumerate() {
+            places.entry(identity(item, key)).or_insert(place);
+        }
+        Self { places, key }
+    }
+
+    fn place(&self, item: &Value) -> Option<usize> {
+        self.places.get(&identity(item, self.key)).copied()
+    }
+}
+
+/// Returns the scalars of two lists, each once.
+pub(super) fn united(one: &[Value], other: &[Value]) -> Vec<Value> {
+    let mut seen: HashSet<&Value> = HashSet::with_capacity(one.len().saturating_add(other.len()));
+    one.iter().chain(other).filter(|item| seen.insert(*item)).cloned().collect()
 }
 
 /// Splits the items into those that the list names and the others.
@@ -33,7 +57,8 @@ pub(super) fn partition(
             check_key(item, key)?;
         }
     }
-    Ok(items.into_iter().partition(|item| position(names, item, key).is_some()))
+    let names = Places::of(names, key);
+    Ok(items.into_iter().partition(|item| names.place(item).is_some()))
 }
 
 fn check_key(item: &Value, key: &str) -> Result<(), Error> {
@@ -57,15 +82,16 @@ pub(super) fn arrange(
             check_key(item, key)?;
         }
     }
-    named.sort_by_key(|item| position(wanted, item, key));
-    others.sort_by_key(|item| position(server, item, key));
+    let (wanted, server) = (Places::of(wanted, key), Places::of(server, key));
+    named.sort_by_cached_key(|item| wanted.place(item));
+    others.sort_by_cached_key(|item| server.place(item));
     let mut woven = Vec::with_capacity(named.len().saturating_add(others.len()));
     let mut named = named.into_iter().peekable();
     let mut others = others.into_iter().peekable();
     loop {
         match (others.peek(), named.peek()) {
             (Some(other), Some(name)) => {
-                let before = match (position(server, other, key), position(server, name, key)) {
+                let before = match (server.place(other), server.place(name)) {
                     (Some(other), Some(name)) => other < name,
                     _ => false,
                 };

@@ -431,3 +431,31 @@ fn applying_a_patch_twice_changes_nothing_more() {
         assert_eq!(patched(&once, &patch), Ok(once.clone()), "{patch}");
     }
 }
+
+#[test]
+fn long_lists_are_merged_in_linear_time() {
+    const MANY: usize = 60_000;
+    let started = std::time::Instant::now();
+    let names = |from: usize| -> Vec<Value> { (from..from + MANY).map(|n| json!(format!("f{n}"))).collect() };
+    let named = |from: usize, directive: bool| -> Vec<Value> {
+        let item = |name: Value| match directive {
+            true => json!({"name": name, "$patch": "delete"}),
+            false => json!({"name": name, "value": "v"}),
+        };
+        names(from).into_iter().map(item).collect()
+    };
+    let length = |patched: Result<Value, Error>, field: &str| {
+        patched.expect("it can be patched")[field].as_array().expect("a list").len()
+    };
+    let half = MANY / 2;
+    let scalars = patched(&json!({"finalizers": names(0)}), &json!({"finalizers": names(half)}));
+    assert_eq!(length(scalars, "finalizers"), MANY + half);
+    let deletion = json!({"$deleteFromPrimitiveList/finalizers": names(half)});
+    assert_eq!(length(patched(&json!({"finalizers": names(0)}), &deletion), "finalizers"), half);
+    let objects = patched(&json!({"env": named(0, false)}), &json!({"env": named(half, false)}));
+    assert_eq!(length(objects, "env"), MANY + half);
+    let left = patched(&json!({"env": named(0, false)}), &json!({"env": named(half, true)}));
+    assert_eq!(length(left, "env"), half);
+    // Comparing each with each takes minutes.
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}
