@@ -69,17 +69,8 @@ pub(crate) fn charge(
     quotas: &[Value],
     bindings: &[Value],
 ) -> Result<Vec<Charge>, Denial> {
-    usage::charge(&delta(request, object)?, quotas, &total(bindings)?)
-}
-
-/// Says whether a quota tells what the bindings of its namespace use.
-pub(crate) fn is_right(quota: &Value, bindings: &[Value]) -> Result<bool, Denial> {
-    usage::is_right(quota, &total(bindings)?)
-}
-
-fn total(bindings: &[Value]) -> Result<usage::Usage, Denial> {
     let bindings = bindings.iter().map(spec).collect::<Result<Vec<ResourceBindingSpec>, Denial>>()?;
-    Ok(usage::total(&bindings))
+    usage::charge(&delta(request, object)?, quotas, &usage::total(&bindings))
 }
 
 /// Says whether what the quotas say of their usage cannot be relied on.

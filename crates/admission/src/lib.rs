@@ -87,14 +87,6 @@ pub fn must_count(quotas: &[Value]) -> bool {
     bindings::must_count(quotas)
 }
 
-/// Says whether a quota tells what `stored`, which are the bindings of its namespace, use of its limits.
-///
-/// # Errors
-/// If something cannot be read.
-pub fn is_right(quota: &Value, stored: &[Value]) -> Result<bool, Denial> {
-    bindings::is_right(quota, stored)
-}
-
 /// Returns the quotas of the namespace to be charged if a write of a binding, or its removal, is to happen. `stored` are the
 /// bindings of the namespace; they are looked at only if the quotas [must be counted](must_count).
 ///

@@ -96,15 +96,6 @@ pub(crate) fn is_counted(quota: &Value) -> bool {
     matches!((limits, known), (Ok(limits), Ok(known)) if same(&limits, &known))
 }
 
-/// Says whether the status of a quota tells of the limits that it has, and of what is used of them.
-pub(crate) fn is_right(quota: &Value, exists: &Usage) -> Result<bool, Denial> {
-    let limits = part::<FederatedResourceQuotaSpec>(quota, "spec")?.overall;
-    let status = part::<FederatedResourceQuotaStatus>(quota, "status")?;
-    let mut exists = exists.clone();
-    exists.retain(|name, _| limits.contains_key(name));
-    Ok(same(&status.overall, &limits) && same(&status.overall_used, &list(&exists)))
-}
-
 /// Returns what bindings use together.
 pub(crate) fn total<'a>(bindings: impl IntoIterator<Item = &'a ResourceBindingSpec>) -> Usage {
     let mut total = Usage::new();

@@ -3,7 +3,7 @@
 //! Used by both shells, the plug-in of the server and the webhook server. They differ in how quotas are charged: the plug-in has them
 //! written in one commit with the binding, the webhook server can only write them before kube-apiserver stores the binding.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,9 +38,6 @@ pub(crate) struct Environment {
     client: SetOnce<Client>,
     /// The namespaces in which a binding is being charged.
     charging: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// The quotas, by namespace and uid, that were seen to tell what exists. From then on every charge is written with its binding.
-    /// Before, the status may be from a time in which quotas were not enforced: then it tells what clusters report.
-    counted: Mutex<HashMap<String, HashSet<String>>>,
 }
 
 impl std::fmt::Debug for Environment {
@@ -100,37 +97,7 @@ impl Environment {
 
     /// Returns the quotas that are to be charged for a write of a binding, or for its removal, with their new usage.
     pub(crate) async fn charges(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Value>, Denial> {
-        let (client, namespace) = (self.client.wait().await, request.namespace);
-        let mut quotas = list(quotas(client, namespace), "FederatedResourceQuotas").await?;
-        let unsure = self.unsure(namespace, &quotas);
-        let stored = if !unsure.is_empty() || admission::must_count(&quotas) {
-            bindings(client, namespace).await?
-        } else {
-            Vec::new()
-        };
-        for quota in quotas.iter_mut().filter(|quota| unsure.contains(uid(quota))) {
-            if admission::is_right(quota, &stored)? {
-                let uid = uid(quota).to_owned();
-                self.counted.lock().entry(namespace.to_owned()).or_default().insert(uid);
-            } else if let Some(status) = quota.get_mut("status").and_then(Value::as_object_mut) {
-                // As if it were new: what exists counts.
-                status.remove("overall");
-            }
-        }
-        charged(request, object, &quotas, &stored)
-    }
-
-    /// Returns the quotas of a namespace that were not seen to be right yet. Those that are gone are forgotten.
-    fn unsure(&self, namespace: &str, quotas: &[Value]) -> HashSet<String> {
-        let mut unsure: HashSet<String> = quotas.iter().map(|quota| uid(quota).to_owned()).collect();
-        let mut counted = self.counted.lock();
-        if let Some(known) = counted.get_mut(namespace) {
-            known.retain(|uid| unsure.remove(uid));
-            if known.is_empty() {
-                counted.remove(namespace);
-            }
-        }
-        unsure
+        self.other_charges(request, object, &[]).await
     }
 
     /// Returns the quotas that are to be charged besides those that have been, which are named by their uid.
@@ -138,14 +105,19 @@ impl Environment {
         &self,
         request: &Request<'_>,
         object: &Value,
-        written: &[Value],
+        charged: &[Value],
     ) -> Result<Vec<Value>, Denial> {
-        let (client, namespace) = (self.client.wait().await, request.namespace);
-        let mut quotas = list(quotas(client, namespace), "FederatedResourceQuotas").await?;
-        quotas.retain(|quota| !written.contains(&quota["metadata"]["uid"]));
-        let stored =
-            if admission::must_count(&quotas) { bindings(client, namespace).await? } else { Vec::new() };
-        charged(request, object, &quotas, &stored)
+        let client = self.client.wait().await;
+        let mut quotas = list(quotas(client, request.namespace), "FederatedResourceQuotas").await?;
+        quotas.retain(|quota| !charged.contains(&quota["metadata"]["uid"]));
+        let stored = if admission::must_count(&quotas) {
+            let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
+            list(Api::namespaced_with(client.clone(), request.namespace, &kind), "ResourceBindings").await?
+        } else {
+            Vec::new()
+        };
+        let charges = admission::charge(request, object, &quotas, &stored)?;
+        Ok(charges.into_iter().map(|charge| charge.quota).collect())
     }
 
     /// Charges quotas for a binding that is stored by somebody else afterwards.
@@ -160,13 +132,13 @@ impl Environment {
         let whom = format!("RB {}/{name}", request.namespace);
         let mut last = String::new();
         // A quota that was written before another one was lost to somebody faster must not be charged again.
-        let mut written = Vec::new();
+        let mut charged = Vec::new();
         for attempt in 0..TRIES {
             if attempt > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
-            let quotas = self.other_charges(request, object, &written).await?;
-            match write(client, &quotas, dry_run, &mut written).await {
+            let quotas = self.other_charges(request, object, &charged).await?;
+            match write(client, &quotas, dry_run, &mut charged).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
                 Err(error) => {
@@ -288,26 +260,6 @@ async fn write(
         written.push(quota["metadata"]["uid"].clone());
     }
     Ok(())
-}
-
-/// Returns the quotas that are to be charged, with their new usage.
-fn charged(
-    request: &Request<'_>,
-    object: &Value,
-    quotas: &[Value],
-    stored: &[Value],
-) -> Result<Vec<Value>, Denial> {
-    let charges = admission::charge(request, object, quotas, stored)?;
-    Ok(charges.into_iter().map(|charge| charge.quota).collect())
-}
-
-fn uid(object: &Value) -> &str {
-    object["metadata"]["uid"].as_str().unwrap_or_default()
-}
-
-async fn bindings(client: &Client, namespace: &str) -> Result<Vec<Value>, Denial> {
-    let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
-    list(Api::namespaced_with(client.clone(), namespace, &kind), "ResourceBindings").await
 }
 
 fn quotas(client: &Client, namespace: &str) -> Api<DynamicObject> {

@@ -286,34 +286,3 @@ async fn a_quota_counts_what_was_there_before_it() {
     assert_eq!(amount(&used["q"], "cpu").to_string(), "3");
     world.handle.stop().await;
 }
-
-/// While quotas are not enforced, their status tells what clusters report. Nobody relies on that when they are enforced again.
-#[tokio::test]
-async fn what_was_written_while_nothing_was_enforced_does_not_count() {
-    let data = tempfile::tempdir().expect("a folder");
-    let world = World::start(data.path()).await;
-    let create = PostParams::default();
-    let limits = json!({ "metadata": { "name": "q" }, "spec": { "overall": { "cpu": "4" } } });
-    let limits = serde_json::from_value(limits).expect("a quota");
-    world.quotas.create(&create, &limits).await.expect("a quota");
-    let binding = |name: &str| -> ResourceBinding {
-        let spec = json!({
-            "resource": { "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "default", "name": name },
-            "clusters": [{ "name": "m1", "replicas": 3 }],
-            "replicaRequirements": { "resourceRequest": { "cpu": "1" } },
-        });
-        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).expect("a binding")
-    };
-    world.bindings.create(&create, &binding("a")).await.expect("it fits");
-    world.handle.stop().await;
-    let world = World::start(data.path()).await;
-    let reported = Patch::Merge(json!({ "status": { "overallUsed": null } }));
-    world.quotas.patch_status("q", &PatchParams::default(), &reported).await.expect("a status");
-    let refused = world.bindings.create(&create, &binding("b")).await.expect_err("6 of 4").to_string();
-    assert!(refused.contains("requested sum 6, limit 4."), "{refused}");
-    world.bindings.delete("a", &DeleteParams::default()).await.expect("it goes");
-    world.bindings.create(&create, &binding("b")).await.expect("3 of 4");
-    let used = world.check("at the end").await;
-    assert_eq!(amount(&used["q"], "cpu").to_string(), "3");
-    world.handle.stop().await;
-}
