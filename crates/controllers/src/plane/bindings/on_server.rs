@@ -167,10 +167,14 @@ async fn a_deletion_that_is_refused_is_told_of_before_anything_else_happens() {
     let (m1, m2) = (test.world.cluster("m1", json!({})).await, test.world.cluster("m2", json!({})).await);
     let binding = test.bound(&[&m1], json!({})).await;
     test.world.work(&m2, json!({})).await;
+    test.world.refuse(Method::DELETE, "/works/web-1", 409, "Conflict");
+    let outcome = test.once(&binding).await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: true, .. }), "{outcome:?}");
     test.world.refuse(Method::DELETE, "/works/web-1", 500, "InternalError");
     let outcome = test.once(&binding).await;
     assert!(matches!(outcome, Outcome::Failed { conflict: false, .. }), "{outcome:?}");
-    assert_eq!(test.world.event("CleanupWorkFailed").await, "refused: InternalError");
+    let told = test.world.event("CleanupWorkFailed").await;
+    assert_eq!(told, "refused: InternalError", "a conflict is not told");
     assert!(test.works(&m1).await.is_empty(), "no Work is made before the old one is told to go");
     test.end().await;
 }
