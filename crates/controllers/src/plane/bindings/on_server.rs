@@ -220,6 +220,32 @@ async fn too_many_at_once_are_held_until_somebody_agrees() {
 }
 
 #[tokio::test]
+async fn a_note_that_somebody_takes_off_brings_up_the_bindings_that_it_is_about() {
+    let test = Test::new().await;
+    let held = json!({ "policy.karmada.io/removals-held": "12345678 2026-01-01T00:00:00Z: 1 copy" });
+    let policy: Arc<PropagationPolicy> = test
+        .world
+        .put(
+            &test.world.environment.mirrors.policies,
+            json!({
+                "metadata": { "name": "p", "namespace": test.world.namespace, "annotations": held },
+                "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "placement": {} },
+            }),
+        )
+        .await;
+    let by = json!({ "metadata": { "annotations": {
+        "propagationpolicy.karmada.io/name": "p", "propagationpolicy.karmada.io/namespace": test.world.namespace,
+    } } });
+    let binding = test.bound(&[], by).await;
+    let queues = Queues { namespaced: Queue::new("namespaced"), cluster: Queue::new("cluster") };
+    drop(removals::wire(&test.world.plane, &queues));
+    let off = json!({ "metadata": { "annotations": { "policy.karmada.io/removals-held": null } } });
+    test.world.environment.mirrors.policies.note(test.world.patch(policy.as_ref(), off).await);
+    assert_eq!(queues.namespaced.waiting(), [key(binding.as_ref())]);
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_binding_that_goes_takes_its_works_along_and_is_let_go() {
     let test = Test::new().await;
     let m1 = test.world.cluster("m1", json!({})).await;
