@@ -39,6 +39,7 @@ mod unneeded;
 mod up;
 mod webhook;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -89,11 +90,9 @@ fn main() -> ExitCode {
         return cli::alone(name, std::env::args_os());
     }
     let root = command();
-    let mut words: Vec<_> = std::env::args_os().collect();
-    // What Karmada's own manifests call: with our image they run our agent.
-    if name == "karmada-agent" {
-        words.insert(1, "agent".into());
-    }
+    let is_agent = name == "karmada-agent";
+    let words =
+        if is_agent { as_agent(std::env::args_os().collect()) } else { std::env::args_os().collect() };
     let words = cli::normalize(words.into_iter(), &root);
     let parsed = root.clone().try_get_matches_from(&words);
     let arguments = match parsed.and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)) {
@@ -148,7 +147,9 @@ fn main() -> ExitCode {
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
-            Command::Cli(command) => cli::run(command, "karmada").await,
+            Command::Cli(command) => {
+                cli::run(command, if is_agent { "karmada-agent" } else { "karmada" }).await
+            }
         }
     });
     // Tasks that ended in time are gone by now; nobody waits for the others.
@@ -163,6 +164,15 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// Returns what the words mean under the name that Karmada's own manifests call: with our image they run our agent. Its one command tells
+/// its version.
+fn as_agent(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_none_or(|word| word != "version") {
+        words.insert(words.len().min(1), "agent".into());
+    }
+    words
 }
 
 /// The program's commands; their examples call it by this name.
@@ -200,6 +210,20 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn karmadas_name_for_the_agent_runs_it_or_tells_its_version() {
+        let command = |line: &[&str]| {
+            let words = as_agent(line.iter().map(OsString::from).collect());
+            let matches = command().try_get_matches_from(words).expect("it is understood");
+            Arguments::from_arg_matches(&matches).expect("it is understood").command
+        };
+        let flags = ["karmada-agent", "--karmada-kubeconfig=k", "--cluster-name=m1"];
+        assert!(matches!(command(&flags), Some(Command::Agent(_))));
+        let version = command(&["karmada-agent", "version"]);
+        assert!(matches!(version, Some(Command::Cli(cli::Command::Version(_)))));
+        assert_eq!(as_agent(vec!["karmada-agent".into()]), ["karmada-agent", "agent"]);
+    }
 
     #[test]
     fn answers_that_cannot_be_read_are_not_logged_whatever_is_wanted() {

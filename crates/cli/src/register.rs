@@ -2,7 +2,7 @@
 //!
 //! With nothing but a bootstrap token: who the control plane is (`discovery`), a certificate for the agent, its roles in the
 //! control plane, and the agent itself: in the member (`member`), or as a process right here. Whatever fails on the way, nothing
-//! of it is left behind.
+//! of it is left behind. What an agent leaves that runs here and gives up at its start, the next registration replaces.
 
 mod discovery;
 mod member;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use ::member::credentials::{ensure, system};
 use admission::agents;
 use anyhow::{Context, bail};
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode};
 use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
 use api::features::Features;
 use base64::Engine as _;
@@ -24,7 +24,7 @@ use clap::Args;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
@@ -36,6 +36,8 @@ use crate::join::install_service_definitions;
 use crate::output;
 use discovery::{Discovered, Discovery};
 
+/// Part of what a control plane says of a cluster that it knows under another name.
+const REGISTERED_OTHERWISE: &str = "has been registered with name";
 /// How long the certificate lives in whose name an agent's roles are written, in seconds.
 const GENERATOR_LIFETIME: Duration = Duration::from_secs(600);
 
@@ -202,46 +204,61 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let discovery = arguments.discovery()?;
     let member = Client::try_from(config).context("cannot make a client for the cluster")?;
     output::line("[preflight] Running pre-flight checks");
-    preflight(&arguments, &member, &name).await?;
+    preflight(&arguments, &member, &name, discovery.url()).await?;
     output::line("[preflight] All pre-flight checks were passed");
     if arguments.dry_run {
         return Ok(());
     }
     output::line("[karmada-agent-start] Waiting to perform the TLS Bootstrap");
     let found = discovery.discover().await?;
-    if arguments.install_mcs_crds {
-        install_service_definitions(&member).await?;
-        output::line("[karmada-agent-start] ServiceExport and ServiceImport are defined in the cluster");
-    }
-    let registration = Registration { arguments: &arguments, name: &name, found: &found };
+    let registration = Registration { arguments: &arguments, name: &name, found: &found, member: &member };
     let (kubeconfig, roles) = registration.register().await?;
     let started = if arguments.run {
-        keep_here(&arguments, &name, &kubeconfig)
+        run_here(&registration, &endpoint, &kubeconfig).await
     } else {
-        member::install(&member, &arguments, &name, &endpoint, &kubeconfig).await.map(|()| PathBuf::new())
+        member::install(&member, &arguments, &name, &endpoint, &kubeconfig).await
     };
-    match started {
-        Ok(file) if arguments.run => become_agent(&arguments, &name, &endpoint, &file),
-        Ok(_) => {
-            output::line(&format!("\ncluster({name}) is joined successfully"));
-            Ok(())
-        }
-        Err(error) => {
-            output::warn("register failed; what it made in the control plane is removed again");
-            roles.remove().await;
-            Err(error)
-        }
+    if let Err(error) = started {
+        output::warn("register failed; what it made in the control plane is removed again");
+        roles.remove().await;
+        return Err(error);
     }
+    output::line(&format!("\ncluster({name}) is joined successfully"));
+    define_services(&arguments, &member).await
+}
+
+/// Defines what services need in the cluster, if that is asked for. Last of all: definitions are not taken back.
+async fn define_services(arguments: &Arguments, member: &Client) -> anyhow::Result<()> {
+    if arguments.install_mcs_crds {
+        install_service_definitions(member)
+            .await
+            .context("ServiceExport and ServiceImport are not defined in the cluster")?;
+        output::line("[karmada-agent-start] ServiceExport and ServiceImport are defined in the cluster");
+    }
+    Ok(())
+}
+
+/// Becomes the agent; returns only if that cannot be, and leaves no file then.
+async fn run_here(registration: &Registration<'_>, endpoint: &str, kubeconfig: &str) -> anyhow::Result<()> {
+    let Registration { arguments, name, member, found } = registration;
+    let file = keep_here(arguments, name, &found.url, kubeconfig)?;
+    let failed = match define_services(arguments, member).await {
+        Ok(()) => become_agent(arguments, name, endpoint, &file),
+        failed => failed,
+    };
+    let _ = std::fs::remove_file(&file);
+    failed
 }
 
 /// Refuses a cluster that has an agent.
-async fn preflight(arguments: &Arguments, member: &Client, name: &str) -> anyhow::Result<()> {
+async fn preflight(arguments: &Arguments, member: &Client, name: &str, url: &str) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     if arguments.run {
         let file = kept(arguments, name);
-        if file.exists() {
+        // Whether the cluster of a leftover is registered, the control plane says.
+        if file.exists() && !is_leftover(&file, name, url) {
             wrong.push(format!(
-                "{} already exists; hint: it is of an agent that was registered here",
+                "{} already exists and is not of an agent of {name} at {url}; hint: choose another --agent-kubeconfig",
                 file.display()
             ));
         }
@@ -282,6 +299,7 @@ struct Registration<'a> {
     arguments: &'a Arguments,
     name: &'a str,
     found: &'a Discovered,
+    member: &'a Client,
 }
 
 /// The agent's roles in the control plane, and a client that may remove them again.
@@ -302,7 +320,8 @@ impl Registration<'_> {
             lifetime: GENERATOR_LIFETIME,
             patience,
         };
-        let pair = ask(&token, &wanted).await.map_err(explain_token)?;
+        let explain = |error| explain_token(error, &self.found.url);
+        let pair = ask(&token, &wanted).await.map_err(explain)?;
         let generator = self.found.with_pair(&pair)?;
         let roles = self.write_roles(&generator).await;
         let requests = Api::<CertificateSigningRequest>::all(generator.clone());
@@ -317,12 +336,36 @@ impl Registration<'_> {
             lifetime: Duration::from_secs(self.arguments.cert_expiration_seconds.unsigned_abs().into()),
             patience,
         };
-        match ask(&token, &wanted).await.map_err(explain_token) {
+        let certified = async {
+            let pair = ask(&token, &wanted).await.map_err(explain)?;
+            self.try_agent(&self.found.with_pair(&pair)?).await?;
+            anyhow::Ok(pair)
+        };
+        match certified.await {
             Ok(pair) => Ok((self.found.kubeconfig(name, &pair), roles)),
             Err(error) => {
                 roles.remove().await;
                 Err(error)
             }
+        }
+    }
+
+    /// Tries what the agent does first, without doing it: a member that is registered under another name is refused now, not when the agent
+    /// runs somewhere else. Whatever else goes wrong, the agent sees for itself.
+    async fn try_agent(&self, agent: &Client) -> anyhow::Result<()> {
+        let namespaces = Api::<Namespace>::all(self.member.clone());
+        let space = namespaces.get(api::constants::NAMESPACE_KUBE_SYSTEM).await;
+        let space = space.context("cannot reach the cluster that is to be registered")?;
+        let mut cluster = Cluster::default();
+        cluster.metadata.name = Some(self.name.to_owned());
+        cluster.spec.sync_mode = ClusterSyncMode::Pull;
+        cluster.spec.id = space.metadata.uid.unwrap_or_default();
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        match Api::<Cluster>::all(agent.clone()).create(&dry, &cluster).await {
+            Err(kube::Error::Api(status)) if status.message.contains(REGISTERED_OTHERWISE) => {
+                bail!("{}", status.message)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -409,8 +452,8 @@ pub(crate) async fn remove_roles(client: &Client, objects: &[Value]) -> anyhow::
     Ok(())
 }
 
-/// Says what a refused token means.
-fn explain_token(error: anyhow::Error) -> anyhow::Error {
+/// Says what a refused token means, and that nobody answers: with --discovery-file this is the first question.
+fn explain_token(error: anyhow::Error, url: &str) -> anyhow::Error {
     let known = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
     match known {
         Some(kube::Error::Api(status)) if status.code == 401 => anyhow::anyhow!(
@@ -422,6 +465,10 @@ fn explain_token(error: anyhow::Error) -> anyhow::Error {
                 status.message
             )
         }
+        Some(kube::Error::HyperError(_) | kube::Error::Service(_)) => error.context(format!(
+            "cannot reach the control plane at {url}; hint: check address, port and firewall, and whether --discovery-file is of this \
+             control plane"
+        )),
         _ => error,
     }
 }
@@ -430,10 +477,23 @@ fn kept(arguments: &Arguments, name: &str) -> PathBuf {
     arguments.agent_kubeconfig.clone().unwrap_or_else(|| format!("karmada-agent-{name}.kubeconfig").into())
 }
 
-/// Keeps the agent's kubeconfig in a file that only its owner can read.
-fn keep_here(arguments: &Arguments, name: &str, kubeconfig: &str) -> anyhow::Result<PathBuf> {
+/// Returns whether a file is the kubeconfig of an agent for this cluster and this control plane, as [`Discovered::kubeconfig`] makes it.
+fn is_leftover(file: &Path, name: &str, url: &str) -> bool {
+    let Ok(kubeconfig) = Kubeconfig::read_from(file) else { return false };
+    let servers = kubeconfig.clusters.iter().map(|known| known.cluster.as_ref()?.server.as_deref());
+    kubeconfig.current_context == Some(context_of(name)) && servers.eq([Some(url)])
+}
+
+/// Keeps the agent's kubeconfig in a file that only its owner can read. What an agent left there that could not start, or whose cluster was
+/// unregistered, is replaced: the control plane has said by now that the name is free.
+fn keep_here(arguments: &Arguments, name: &str, url: &str, kubeconfig: &str) -> anyhow::Result<PathBuf> {
     let file = kept(arguments, name);
     let written = || {
+        if is_leftover(&file, name, url) {
+            let shown = file.display();
+            output::line(&format!("[karmada-agent-start] {shown} of an earlier registration is replaced"));
+            std::fs::remove_file(&file)?;
+        }
         let mut new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
         new.write_all(kubeconfig.as_bytes())?;
         new.sync_all()?;
@@ -489,6 +549,11 @@ fn unit(name: &str, program: &Path, flags: &[String]) -> String {
     )
 }
 
+/// The context in the kubeconfig of an agent.
+fn context_of(name: &str) -> String {
+    format!("{name}@karmada-apiserver")
+}
+
 impl Discovered {
     /// Returns a client that shows the token.
     fn with_token(&self) -> anyhow::Result<Client> {
@@ -513,7 +578,7 @@ impl Discovered {
 
     /// Returns the kubeconfig of an agent. JSON is YAML.
     fn kubeconfig(&self, name: &str, pair: &Pair) -> String {
-        let (cluster, context) = ("karmada-apiserver", format!("{name}@karmada-apiserver"));
+        let (cluster, context) = ("karmada-apiserver", context_of(name));
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -584,6 +649,49 @@ mod tests {
         assert_eq!(flags(&["--context=m1"]), [usual.as_str(), "--context=m1"]);
         let given = ["--kubeconfig=/no/such/file", "--context=m1"];
         assert_eq!(flags(&given), given);
+    }
+
+    #[test]
+    fn what_an_earlier_registration_left_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("agent.kubeconfig");
+        let place = format!("--agent-kubeconfig={}", file.display());
+        let arguments = read(&["h:1", "--run", &place]);
+        let found =
+            |url: &str| Discovered { url: url.to_owned(), authority: Vec::new(), token: String::new() };
+        let pair = |text: &str| Pair { certificate: text.to_owned(), key: String::new() };
+        let old = found("https://h:1").kubeconfig("m1", &pair("old"));
+        let new = found("https://h:1").kubeconfig("m1", &pair("new"));
+        for (what, there, replaced) in [
+            ("nothing", None, true),
+            ("its own", Some(old), true),
+            ("that of another cluster", Some(found("https://h:1").kubeconfig("m2", &pair("old"))), false),
+            (
+                "that of another control plane",
+                Some(found("https://h:2").kubeconfig("m1", &pair("old"))),
+                false,
+            ),
+            ("something else", Some("no kubeconfig".to_owned()), false),
+        ] {
+            let _ = std::fs::remove_file(&file);
+            if let Some(text) = &there {
+                std::fs::write(&file, text).expect("a file");
+            }
+            assert_eq!(keep_here(&arguments, "m1", "https://h:1", &new).is_ok(), replaced, "{what}");
+            let kept = std::fs::read_to_string(&file).expect("a file");
+            assert_eq!(Some(&kept), if replaced { Some(&new) } else { there.as_ref() }, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_control_plane_that_does_not_answer_is_told_with_a_remedy() {
+        let nobody = kube::Error::Service(std::io::Error::other("nobody is there").into());
+        let error = anyhow::Error::from(nobody).context("cannot ask for a certificate");
+        let error = format!("{:#}", explain_token(error, "https://h:1"));
+        assert!(
+            error.starts_with("cannot reach the control plane at https://h:1; hint: check address"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) mod templates;
 pub(crate) mod unified_auth;
 mod works;
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -35,15 +37,15 @@ use api::work::{ClusterResourceBinding, ResourceBinding};
 use parking_lot::RwLock;
 use propagation::Binding;
 use propagation::overrides::Overrides;
-use runtime::Mirror;
 use runtime::writer::Stored;
+use runtime::{Mirror, Queue};
 
 use crate::Settings;
 use crate::environment::Environment;
 use crate::failover::Halt;
 use crate::mirrors::{Mirrors, Watch};
 use crate::table::Start;
-use templates::Templates;
+use templates::{TemplateKey, Templates};
 use works::Works;
 
 /// What the controllers of this side share.
@@ -97,6 +99,23 @@ impl Plane {
         plane.follow_overrides();
         plane.follow_works();
         plane
+    }
+
+    /// As [`Environment::tell_panics`], for queues of what is in the templates.
+    pub(crate) fn tell_panics_of_templates<K>(
+        self: &Arc<Self>,
+        queue: &Queue<K>,
+        component: &'static str,
+        template: impl Fn(&K) -> TemplateKey + Send + Sync + 'static,
+    ) where
+        K: Clone + Eq + Hash + Debug + Send + Sync + 'static,
+    {
+        let plane = Arc::clone(self);
+        queue.tell_panics(move |key, panic| {
+            if let Some(found) = plane.templates.get(&template(key)) {
+                plane.tell_panic_of(component, found.as_ref(), panic);
+            }
+        });
     }
 
     /// Returns the watcher that says whether evictions are halted. The first call starts it, which happens

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::work::{Component, ObjectReference, ReplicaRequirements};
 use futures::future::try_join_all;
@@ -32,6 +32,9 @@ use crate::{address, protocol};
 const ANSWER: usize = 64 * 1024;
 /// How long one address is tried.
 const DIAL: Duration = Duration::from_secs(5);
+
+/// How long calls may stay without any answer, at least, before the address is looked up again.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// How estimators are found and asked. The defaults are upstream's.
 #[derive(Debug, Clone)]
@@ -146,7 +149,33 @@ impl Question {
 pub struct Client {
     options: Options,
     control_plane: kube::Client,
-    connections: RwLock<HashMap<String, Channel>>,
+    connections: RwLock<HashMap<String, Connection>>,
+}
+
+struct Connection {
+    channel: Channel,
+    silence: Silence,
+}
+
+/// Since when nothing has been answered. A channel dials the address it was made for, for ever; the estimator may be gone, or elsewhere.
+#[derive(Debug, Default)]
+struct Silence(Option<Instant>);
+
+impl Silence {
+    /// A call begins; returns whether those before it have been without an answer for too long.
+    fn is_too_long(&mut self, now: Instant, longest: Duration) -> bool {
+        now.duration_since(*self.0.get_or_insert(now)) > longest
+    }
+
+    fn end(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Returns whether a status comes from the estimator, and not from the way to it.
+fn is_answer(status: &tonic::Status) -> bool {
+    use tonic::Code;
+    !matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown)
 }
 
 impl Client {
@@ -154,7 +183,8 @@ impl Client {
         Self { options, control_plane, connections: RwLock::default() }
     }
 
-    /// Connects to a cluster's estimator, unless that has been done; the connection renews itself when it breaks.
+    /// Connects to a cluster's estimator, unless that has been done; the connection renews itself when it breaks, and is given up when
+    /// nothing is answered any more.
     pub async fn connect(&self, cluster: &str) -> Result<(), Error> {
         if self.is_connected(cluster) {
             return Ok(());
@@ -171,7 +201,8 @@ impl Client {
         for address in &addresses {
             match dial(address, self.options.tls.clone()).await {
                 Ok(channel) => {
-                    self.connections.write().insert(cluster.to_owned(), channel);
+                    let connection = Connection { channel, silence: Silence::default() };
+                    self.connections.write().insert(cluster.to_owned(), connection);
                     return Ok(());
                 }
                 Err(error) => tracing::debug!(cluster, address, %error, "cannot reach the estimator"),
@@ -262,8 +293,7 @@ impl Client {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let channel = self.connections.read().get(cluster).cloned();
-        let channel = channel.ok_or_else(|| Error::NotConnected(cluster.to_owned()))?;
+        let channel = self.channel(cluster).ok_or_else(|| Error::NotConnected(cluster.to_owned()))?;
         let failed = |status| Error::Call { cluster: cluster.to_owned(), status: Box::new(status) };
         let mut request = tonic::Request::new(message);
         request.set_timeout(self.options.timeout);
@@ -275,8 +305,25 @@ impl Client {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER);
         grpc.ready().await.map_err(|error| failed(tonic::Status::unavailable(error.to_string())))?;
         let path = http::uri::PathAndQuery::from_static(path);
-        let answer = grpc.unary(request, path, ProstCodec::<Q, A>::default()).await.map_err(failed)?;
-        Ok(answer.into_inner())
+        let answer = grpc.unary(request, path, ProstCodec::<Q, A>::default()).await;
+        if answer.as_ref().map_or_else(is_answer, |_| true)
+            && let Some(connection) = self.connections.write().get_mut(cluster)
+        {
+            connection.silence.end();
+        }
+        Ok(answer.map_err(failed)?.into_inner())
+    }
+
+    /// Returns the channel for a call; gives it up if nobody has answered for too long.
+    fn channel(&self, cluster: &str) -> Option<Channel> {
+        let longest = SILENCE.max(self.options.timeout.saturating_mul(3));
+        let mut connections = self.connections.write();
+        let connection = connections.get_mut(cluster)?;
+        if connection.silence.is_too_long(Instant::now(), longest) {
+            connections.remove(cluster);
+            return None;
+        }
+        Some(connection.channel.clone())
     }
 }
 
@@ -306,4 +353,25 @@ async fn connect(uri: Uri, tls: Option<Arc<ClientConfig>>) -> io::Result<TokioIo
     let Some(tls) = tls else { return Ok(TokioIo::new(Box::new(plain))) };
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
     Ok(TokioIo::new(Box::new(TlsConnector::from(tls).connect(name, plain).await?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_for_long_is_given_up() {
+        let (begun, longest) = (Instant::now(), Duration::from_secs(10));
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut silence = Silence::default();
+        assert!(!silence.is_too_long(at(0), longest));
+        silence.end();
+        assert!(!silence.is_too_long(at(3600), longest), "it was answered, however long ago");
+        assert!(!silence.is_too_long(at(3610), longest));
+        assert!(silence.is_too_long(at(3611), longest), "no call since was answered");
+        silence.end();
+        assert!(!silence.is_too_long(at(3612), longest));
+        assert!(is_answer(&tonic::Status::invalid_argument("no")));
+        assert!(!is_answer(&tonic::Status::unavailable("no")));
+    }
 }

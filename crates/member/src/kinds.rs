@@ -4,6 +4,7 @@
 //! control plane does not know a kind (its definition was removed before the last Work) the member is asked.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::core::GroupVersionKind;
@@ -11,6 +12,10 @@ use kube::core::discovery::{ApiResource, Scope};
 use parking_lot::RwLock;
 
 use crate::{Error, Member, Result};
+
+/// How long a kind is believed to be addressed as it was: a definition may be made anew with another plural or scope. Rare enough that
+/// the question costs nothing.
+const BELIEVED: Duration = Duration::from_secs(10 * 60);
 
 /// A kind and how it is addressed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,11 +27,17 @@ pub struct Kind {
 /// The kinds seen so far.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    known: RwLock<HashMap<(String, String), Kind>>,
+    known: RwLock<HashMap<(String, String), Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    kind: Kind,
+    at: Instant,
 }
 
 impl Kinds {
-    /// Returns how a kind is addressed. Found kinds are cached; missing ones are looked up again.
+    /// Returns how a kind is addressed. Found kinds are cached for some minutes; missing ones are looked up again.
     pub async fn resolve(
         &self,
         control: &Client,
@@ -35,24 +46,48 @@ impl Kinds {
         kind: &str,
     ) -> Result<Kind> {
         let key = (api_version.to_owned(), kind.to_owned());
-        if let Some(found) = self.known.read().get(&key) {
-            return Ok(found.clone());
+        let (before, is_due) = self.recall(&key, Instant::now());
+        if let Some(before) = &before
+            && !is_due
+        {
+            return Ok(before.clone());
         }
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let gvk = GroupVersionKind::gvk(group, version, kind);
-        let found = match find(control, &gvk).await {
-            Ok(Some(found)) => found,
-            Ok(None) => find(member.client(), &gvk)
-                .await
-                .map_err(|error| Error::of(member.name(), error))?
-                .ok_or_else(|| Error::UnknownKind {
-                kind: kind.to_owned(),
-                version: api_version.to_owned(),
-            })?,
-            Err(error) => return Err(Error::of("control plane", error)),
+        let found = match (look(control, member, api_version, kind).await, before) {
+            (Ok(found), _) => found,
+            // Nobody answers, or the definition went before the last Work.
+            (Err(_), Some(before)) => before,
+            (Err(error), None) => return Err(error),
         };
-        self.known.write().insert(key, found.clone());
+        self.known.write().insert(key, Known { kind: found.clone(), at: Instant::now() });
         Ok(found)
+    }
+
+    /// Returns what is known of a kind, and whether it has to be looked up. If it is known, only the first who asks has to.
+    fn recall(&self, key: &(String, String), now: Instant) -> (Option<Kind>, bool) {
+        let is_due = |known: &Known| now.saturating_duration_since(known.at) >= BELIEVED;
+        if let Some(known) = self.known.read().get(key)
+            && !is_due(known)
+        {
+            return (Some(known.kind.clone()), false);
+        }
+        let mut all = self.known.write();
+        let Some(known) = all.get_mut(key) else { return (None, true) };
+        let is_first = is_due(known);
+        known.at = if is_first { now } else { known.at };
+        (Some(known.kind.clone()), is_first)
+    }
+}
+
+async fn look(control: &Client, member: &Member, api_version: &str, kind: &str) -> Result<Kind> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let gvk = GroupVersionKind::gvk(group, version, kind);
+    match find(control, &gvk).await {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => find(member.client(), &gvk)
+            .await
+            .map_err(|error| Error::of(member.name(), error))?
+            .ok_or_else(|| Error::UnknownKind { kind: kind.to_owned(), version: api_version.to_owned() }),
+        Err(error) => Err(Error::of("control plane", error)),
     }
 }
 
@@ -65,5 +100,24 @@ async fn find(client: &Client, gvk: &GroupVersionKind) -> std::result::Result<Op
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(kube::Error::Discovery(_)) => Ok(None),
         Err(other) => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_looked_up_again_by_one_after_a_while() {
+        let (kinds, key) = (Kinds::default(), ("example.io/v1".to_owned(), "App".to_owned()));
+        let begun = Instant::now();
+        assert_eq!(kinds.recall(&key, begun), (None, true));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "App"));
+        let app = Kind { resource, namespaced: true };
+        kinds.known.write().insert(key.clone(), Known { kind: app.clone(), at: begun });
+        let later = begun + BELIEVED;
+        for (now, is_due) in [(begun, false), (later, true), (later, false), (later + BELIEVED, true)] {
+            assert_eq!(kinds.recall(&key, now), (Some(app.clone()), is_due));
+        }
     }
 }

@@ -120,7 +120,12 @@ impl Recent {
         losses
     }
 
+    /// What was noted later than now was noted before a clock was set back; it counts for one more window, not until the clock has
+    /// caught up.
     fn forget(&mut self, now: Timestamp) {
+        for (at, ..) in &mut self.0 {
+            *at = now.min(*at);
+        }
         while self.0.front().is_some_and(|(at, ..)| now.duration_since(*at) > WINDOW) {
             self.0.pop_front();
         }
@@ -304,6 +309,16 @@ mod tests {
         assert_eq!(recent.losses(at(60)), [("a".to_owned(), 3), ("b".to_owned(), 1)].into());
         assert_eq!(recent.losses(at(61)), [("a".to_owned(), 1), ("b".to_owned(), 1)].into());
         assert!(recent.losses(at(91)).is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_away_before_a_clock_was_set_back_counts_for_a_minute_more() {
+        let at = |second: i64| Timestamp::from_second(second).expect("a time");
+        let mut recent = Recent::default();
+        recent.note("a".to_owned(), 2, at(7200));
+        assert_eq!(recent.losses(at(0)), [("a".to_owned(), 2)].into());
+        recent.note("b".to_owned(), 1, at(30));
+        assert_eq!(recent.losses(at(61)), [("b".to_owned(), 1)].into());
     }
 
     #[test]

@@ -80,8 +80,13 @@ impl Assumptions {
     }
 
     /// Drops what has expired; returns how many bindings that were.
+    ///
+    /// After a clock was set back, what was assumed before lasts no longer than what is assumed now.
     pub fn collect_garbage(&mut self, now: Timestamp) -> usize {
         let before = self.bindings.len();
+        for assumption in self.bindings.values_mut() {
+            assumption.expires = assumption.expires.min(now + TIME_TO_LIVE);
+        }
         self.bindings.retain(|_, assumption| assumption.expires >= now);
         before - self.bindings.len()
     }
@@ -137,6 +142,15 @@ mod tests {
             .iter()
             .map(|name| TargetCluster { name: (*name).into(), replicas: 2, components: vec![] })
             .collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_nothing_for_longer() {
+        let mut assumptions = Assumptions::default();
+        assumptions.assume("ns/web", &spec(&[]), &targets(&["m1"]), at(7200));
+        assert_eq!(assumptions.collect_garbage(at(0)), 0);
+        assert_eq!(assumptions.on("m1", at(300)).len(), 1);
+        assert!(assumptions.on("m1", at(301)).is_empty());
     }
 
     #[test]

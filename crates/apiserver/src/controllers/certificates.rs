@@ -27,6 +27,9 @@ const LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
 /// For clocks that are a little behind.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+/// Certificates that are asked for less than this keep all of it from now on. Of longer ones the time before now is taken off, so that they
+/// last as long as was asked for. Both as in Kubernetes.
+const SHORT: SignedDuration = SignedDuration::from_hours(8);
 /// How long answered and unanswered requests are kept.
 const KEEP_ANSWERED: SignedDuration = SignedDuration::from_hours(1);
 const KEEP_PENDING: SignedDuration = SignedDuration::from_hours(24);
@@ -137,15 +140,22 @@ fn sign(server: &Server, request: &Value, now: Timestamp) -> Option<Result<Strin
     let issue = || {
         let asked = asked(request)?;
         check(signer, &asked, &usages)?;
-        let lifetime = match pointer::number(request, "/spec/expirationSeconds") {
-            Some(seconds) => SignedDuration::from_secs(seconds).clamp(SHORTEST, LIFETIME),
-            None => LIFETIME,
-        };
-        let ends = clock::after(now, lifetime.as_secs()).min(server.signer.expires());
-        let begins = clock::after(now, BACKDATE.as_secs().saturating_neg());
+        let (begins, ends) = span(pointer::number(request, "/spec/expirationSeconds"), now);
+        let ends = ends.min(server.signer.expires());
         asked.issue(&server.signer.pair(), &usages, begins, ends).map_err(|error| error.to_string())
     };
     Some(issue())
+}
+
+/// Returns from when until when a certificate is valid that is asked for so many seconds.
+fn span(seconds: Option<i64>, now: Timestamp) -> (Timestamp, Timestamp) {
+    let lifetime = match seconds {
+        Some(seconds) => SignedDuration::from_secs(seconds).clamp(SHORTEST, LIFETIME),
+        None => LIFETIME,
+    };
+    let begins = clock::after(now, BACKDATE.as_secs().saturating_neg());
+    let counted_from = if lifetime < SHORT { now } else { begins };
+    (begins, clock::after(counted_from, lifetime.as_secs()))
 }
 
 fn only(usages: &[&str], allowed: &[&str], required: &[&str]) -> bool {
@@ -286,6 +296,27 @@ mod tests {
         assert!(check(signer, &asked("jane", "system:nodes"), &usages).is_err());
         assert!(check(signer, &asked("system:node:a", "dev"), &usages).is_err());
         assert!(check(signer, &asked("system:node:a", "system:nodes"), &["server auth"]).is_err());
+    }
+
+    #[test]
+    fn certificates_begin_a_little_before_now_and_only_short_ones_are_longer_for_it() {
+        let now: Timestamp = "2026-01-02T12:00:00Z".parse().unwrap();
+        for (asked, ends) in [
+            (Some(1), "2026-01-02T12:10:00Z"),
+            (Some(600), "2026-01-02T12:10:00Z"),
+            (Some(8 * 3600 - 1), "2026-01-02T19:59:59Z"),
+            (Some(8 * 3600), "2026-01-02T19:55:00Z"),
+            (Some(24 * 3600), "2026-01-03T11:55:00Z"),
+            (Some(i64::MAX), "2027-01-02T11:55:00Z"),
+            (None, "2027-01-02T11:55:00Z"),
+        ] {
+            let (from, until) = span(asked, now);
+            assert_eq!(
+                (from.to_string().as_str(), until.to_string().as_str()),
+                ("2026-01-02T11:55:00Z", ends),
+                "{asked:?}"
+            );
+        }
     }
 
     #[test]

@@ -29,6 +29,12 @@ use super::identity::Identity;
 const KUBECONFIG: &str = "karmada-kubeconfig";
 /// How long a new certificate is waited for.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// Kubernetes' signer, and ours, begins certificates so long before now, for clocks that are behind. Below eight hours this time comes on
+/// top of what is asked for.
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+const SHORT: Duration = Duration::from_secs(8 * 3600);
+/// Nobody may ask for less.
+const SHORTEST: Duration = Duration::from_secs(10 * 60);
 
 /// Upstream's flags for the renewal.
 #[derive(Debug, Clone, Args)]
@@ -89,7 +95,7 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     let wanted = Wanted {
         request: format!("{}-{}", agent.name, suffix()),
         common_name: &format!("{AGENT_PREFIX}{}", agent.name),
-        lifetime: shown.validity.lifetime(),
+        lifetime: as_long_as(shown.validity.lifetime()),
         patience: PATIENCE,
     };
     let pair = ask(&agent.plane, &wanted).await?;
@@ -101,6 +107,12 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     let until = Validity::of(pair.certificate.as_bytes())?.until;
     tracing::info!(%until, "the agent's certificate is renewed");
     Ok(())
+}
+
+/// Returns what to ask for to get a certificate that lasts as long as this one: otherwise short ones would grow with each renewal.
+fn as_long_as(lifetime: Duration) -> Duration {
+    let asked = lifetime.saturating_sub(BACKDATE);
+    if asked < SHORT { asked.max(SHORTEST) } else { lifetime }
 }
 
 /// Says why the control plane does not know the agent, where its certificate tells: it has ended, or not begun.
@@ -243,6 +255,17 @@ mod tests {
         let read = Kubeconfig::from_yaml(&new).expect("a kubeconfig");
         assert_eq!(read.current_context.as_deref(), Some("m1@karmada-apiserver"));
         assert!(Shown::read("{}", None).is_err());
+    }
+
+    #[test]
+    fn a_certificate_lasts_as_long_as_the_one_before_it() {
+        // What the signer makes of it.
+        let issued = |asked: Duration| if asked < SHORT { asked + BACKDATE } else { asked };
+        for seconds in [900, 3600, 8 * 3600 - 1, 8 * 3600, 8 * 3600 + 299, 8 * 3600 + 300, 31_536_000] {
+            let lifetime = Duration::from_secs(seconds);
+            assert_eq!(issued(as_long_as(lifetime)), lifetime);
+        }
+        assert_eq!(as_long_as(Duration::from_secs(60)), SHORTEST);
     }
 
     #[test]

@@ -229,6 +229,9 @@ async fn an_agent_looks_after_its_cluster_through_restarts_and_a_restored_backup
     // What cannot be registered is told in one sentence, and leaves nothing in the member.
     let taken = newcomer.refused(&token(&server));
     assert!(taken.starts_with("error: a cluster named m1 is registered already; hint: "), "{taken}");
+    let again = Newcomer::new(&server, "m1-again", &newcomer.member, folder.path());
+    let known = again.refused(&token(&server));
+    assert!(known.contains("has been registered with name \"m1\""), "{known}");
     let mut wrong = token(&server);
     wrong[1] = "abcdef.0123456789abcdef".to_owned();
     let unknown = newcomer.refused(&wrong);

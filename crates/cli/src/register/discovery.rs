@@ -88,6 +88,11 @@ impl Discovery {
         Ok(Self { url, token: token.to_owned(), hashes, file: file.map(Path::to_owned), patience })
     }
 
+    /// Returns where the control plane is.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Finds the control plane.
     pub(super) async fn discover(&self) -> anyhow::Result<Discovered> {
         let authority = match &self.file {

@@ -234,9 +234,11 @@ impl Controller {
         if reference.api_version.matches('/').count() > 1 {
             return Err(unscalable(format!("unexpected GroupVersion string: {}", reference.api_version)));
         }
-        let resource = self.scales.resource(client, &gvk(reference)).await.map_err(missing)?;
+        let kind = gvk(reference);
+        let resource = self.scales.resource(client, &kind).await.map_err(missing)?;
         let objects = Api::<DynamicObject>::namespaced_with(client.clone(), &key.namespace, &resource);
-        let template = objects.get_metadata(&reference.name).await.map_err(|error| missing(error.into()))?;
+        let template = objects.get_metadata(&reference.name).await;
+        let template = template.map_err(|error| missing(self.scales.doubt(&kind, error.into())))?;
         let binding = self.binding(key, reference, &template.metadata.labels.unwrap_or_default())?;
         let clusters = self.clusters(&binding)?;
         let parts = join_all(clusters.iter().map(|name| self.part(key, name, &resource, &reference.name)));

@@ -48,6 +48,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 
 fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<TemplateKey>>) {
     let queue: Arc<Queue<TemplateKey>> = Queue::new(COMPONENT);
+    plane.tell_panics_of_templates(&queue, COMPONENT, TemplateKey::clone);
     let scaled: Arc<Mutex<Scaled>> = Arc::default();
     let (pushed, known) = (queue.clone(), scaled.clone());
     plane.templates.subscribe(move |change| {

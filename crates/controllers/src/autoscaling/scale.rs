@@ -80,8 +80,10 @@ impl Scales {
         namespace: &str,
         target: &CrossVersionObjectReference,
     ) -> Result<Scale, Error> {
-        let resource = self.resource(control, &gvk(target)).await?;
-        get(control, namespace, &resource, &target.name).await
+        let kind = gvk(target);
+        let resource = self.resource(control, &kind).await?;
+        let found = get(control, namespace, &resource, &target.name).await;
+        found.map_err(|error| self.doubt(&kind, error))
     }
 
     /// Writes another number into the scale of an object of the control plane; a conflict if it was written meanwhile.
@@ -93,11 +95,20 @@ impl Scales {
         scale: &Scale,
         replicas: i32,
     ) -> Result<(), Error> {
-        let resource = self.resource(control, &gvk(target)).await?;
+        let kind = gvk(target);
+        let resource = self.resource(control, &kind).await?;
         let api = Api::<DynamicObject>::namespaced_with(control.clone(), namespace, &resource);
         let wanted = scale.with(replicas);
-        api.replace_subresource("scale", &target.name, &PostParams::default(), &wanted).await?;
-        Ok(())
+        let written = api.replace_subresource("scale", &target.name, &PostParams::default(), &wanted).await;
+        written.map(drop).map_err(|error| self.doubt(&kind, error.into()))
+    }
+
+    /// Looks the kind up again next time if nothing was found: it may have been defined anew with another plural.
+    pub(crate) fn doubt(&self, kind: &Gvk, error: Error) -> Error {
+        if error.is_not_found() {
+            self.known.write().remove(kind);
+        }
+        error
     }
 }
 
@@ -126,6 +137,20 @@ fn tree(object: DynamicObject) -> Result<Value, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_whose_object_is_not_found_is_looked_up_again() {
+        let kind = Gvk::new("example.io", "v1", "App");
+        for (code, stays) in [(404_u16, false), (409, true), (500, true)] {
+            let scales = Scales::default();
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "App"));
+            scales.known.write().insert(kind.clone(), resource);
+            let status = json!({ "code": code, "message": "no", "reason": "No" });
+            let status = serde_json::from_value(status).expect("a status");
+            let error = scales.doubt(&kind, kube::Error::Api(Box::new(status)).into());
+            assert_eq!((error.to_string().as_str(), scales.known.read().contains_key(&kind)), ("no", stays));
+        }
+    }
 
     #[test]
     fn a_scale_is_read_and_written_back() {

@@ -38,6 +38,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 
 fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    plane.tell_panics_of_templates(&queue, COMPONENT, template);
     let pushed = queue.clone();
     plane.templates.subscribe(move |change: &Change<'_, Value>| {
         if let Some(deployment) = change.new.as_deref().filter(|new| keeps(new)) {
@@ -302,6 +303,8 @@ mod tests {
         world.know(stored);
         assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
         assert_eq!(world.writes(), Vec::<String>::new(), "a second look writes nothing");
+        let told = world.panicked(&queue, key).await;
+        assert_eq!(told, "deployment-replicas-syncer panicked and tries again later: by accident");
         world.supervisor.stop().await;
     }
 }

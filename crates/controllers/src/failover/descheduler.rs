@@ -60,6 +60,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     let controller = Arc::new(Controller::new(shared));
     Box::new(move || {
         let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+        controller.shared.tell_panics(&queue, COMPONENT, &controller.shared.mirrors.bindings);
         controller.shared.supervisor.keep("descheduler", {
             let (looking, pushed) = (controller.clone(), queue.clone());
             move || look(looking.clone(), pushed.clone())

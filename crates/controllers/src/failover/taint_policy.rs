@@ -27,6 +27,7 @@ struct Controller {
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
+    plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.clusters);
     let pushed = queue.clone();
     plane.mirrors.clusters.subscribe(move |change| {
         if is_news(change) {

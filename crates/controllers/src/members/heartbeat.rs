@@ -31,10 +31,13 @@ use parking_lot::Mutex;
 use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
 
 use super::Shared;
+use crate::Timing;
 pub(crate) use signs::Signs;
 
 /// Renewals of many agents that started together spread out by up to this part of their interval.
 const JITTER: f64 = 0.04;
+/// Renewals are no closer together than this, also if the Lease is to last for no time at all.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) struct Heartbeat {
     shared: Arc<Shared>,
@@ -49,7 +52,7 @@ impl Heartbeat {
         let timing = &shared.timing;
         // While the control plane cannot be reached, renewals fail. When it is back, the next one has to come before it takes the
         // agent for silent; a minute, as queues rest otherwise, is too long.
-        let longest = timing.lease_duration.mul_f64(timing.lease_renew_fraction);
+        let longest = interval(timing, 1.0);
         let (shared, queue) = (shared.clone(), Queue::resting_at_most("cluster-lease", longest));
         Arc::new(Self { shared, queue, begun: AtomicBool::new(false), last: Mutex::default() })
     }
@@ -66,10 +69,12 @@ impl Heartbeat {
     }
 
     fn interval(&self) -> Duration {
-        let timing = &self.shared.timing;
-        let spread = 1.0 + JITTER * f64::from(rand_fraction());
-        timing.lease_duration.mul_f64(timing.lease_renew_fraction * spread)
+        interval(&self.shared.timing, 1.0 + JITTER * f64::from(rand_fraction()))
     }
+}
+
+fn interval(timing: &Timing, spread: f64) -> Duration {
+    timing.lease_duration.mul_f64(timing.lease_renew_fraction * spread).max(SHORTEST)
 }
 
 /// Returns a number below one that differs from renewal to renewal.
@@ -111,7 +116,8 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     let spec = lease.spec.take().unwrap_or_default();
     lease.spec = Some(LeaseSpec {
         holder_identity: Some(name),
-        lease_duration_seconds: Some(i32::try_from(view.duration.as_secs()).unwrap_or(i32::MAX)),
+        // No server accepts a Lease that lasts less than a second.
+        lease_duration_seconds: Some(i32::try_from(view.duration.as_secs().max(1)).unwrap_or(i32::MAX)),
         renew_time: Some(MicroTime(now)),
         ..spec
     });
@@ -197,6 +203,16 @@ mod tests {
         assert_eq!(lease.metadata.owner_references.as_ref().expect("an owner")[0].uid, "u1");
         let Plan::Renew(renewed) = decide(&view(Some(lease)), at(110)) else { panic!("there is one") };
         assert_eq!(renewed.spec.expect("a spec").renew_time, Some(MicroTime(at(110))));
+    }
+
+    #[test]
+    fn a_lease_that_lasts_for_no_time_is_not_renewed_without_a_pause() {
+        let lasting = |lease_duration| interval(&Timing { lease_duration, ..Timing::default() }, 1.0);
+        assert_eq!(lasting(Duration::from_secs(40)), Duration::from_secs(10));
+        assert_eq!(lasting(Duration::ZERO), SHORTEST);
+        let none = View { duration: Duration::ZERO, ..view(None) };
+        let Plan::Create(lease) = decide(&none, at(100)) else { panic!("there is none yet") };
+        assert_eq!(lease.spec.expect("a spec").lease_duration_seconds, Some(1));
     }
 
     #[test]

@@ -41,6 +41,7 @@ struct Controller {
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
+    plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.certificate_requests);
     let pushed = queue.clone();
     plane.mirrors.certificate_requests.subscribe(move |change| {
         if change.new.as_deref().is_some_and(is_pending) {

@@ -369,7 +369,10 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.plane.note_removals(view.binding.as_ref(), permit, Timestamp::now()).await?;
         }
         if let Err(error) = self.delete(&view, &plan.delete).await {
-            self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
+            // Somebody who was faster is nobody's failure: the next turn sees what he wrote.
+            if !error.is_conflict() {
+                self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
+            }
             return Err(error);
         }
         match plan.then {

@@ -100,14 +100,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> Arc<Detector> {
         bound: Mutex::default(),
         claimed: Mutex::default(),
     });
-    detector.templates.tell_panics({
-        let plane = Arc::clone(plane);
-        move |key, panic| {
-            if let Some(template) = plane.templates.get(key) {
-                plane.tell_panic_of(COMPONENT, template.as_ref(), panic);
-            }
-        }
-    });
+    plane.tell_panics_of_templates(&detector.templates, COMPONENT, TemplateKey::clone);
     plane.templates.subscribe({
         let detector = Arc::clone(&detector);
         move |change| detector.template_changed(change)

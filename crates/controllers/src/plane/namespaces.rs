@@ -24,6 +24,7 @@ use super::templates::TemplateKey;
 use super::{Plane, Start, override_events};
 use runtime::{Error, Outcome, Queue, Reconcile, controller};
 
+const COMPONENT: &str = "namespace-sync-controller";
 /// Upstream has one worker. Each worker handles all clusters of a namespace at once, so a few are enough.
 const WORKERS: usize = 2;
 
@@ -37,7 +38,12 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 }
 
 fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
-    let queue = Queue::new("namespace-sync-controller");
+    let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
+    plane.tell_panics_of_templates(&queue, COMPONENT, |name: &String| TemplateKey {
+        kind: namespace_kind(),
+        namespace: String::new(),
+        name: name.clone(),
+    });
 
     let pushed = Arc::clone(&queue);
     plane.templates.subscribe(move |change| {

@@ -80,7 +80,8 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
                 if state != State::Free {
                     pushed.push(change.key.clone());
                 }
-                if before.is_some_and(|before| before != state && state != State::Free) {
+                // Also when somebody takes the note off: what is left is held with a new one, or may go by now.
+                if before.is_some_and(|before| before != state) {
                     push_all(&followed, &bindings, change.key);
                 }
             });

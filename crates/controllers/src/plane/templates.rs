@@ -277,7 +277,7 @@ impl Templates {
             // Older servers know the one-by-one form only.
             Err(_) => Discovery::new(self.client.clone()).run().await?,
         };
-        let known = self.kinds.read().keys().cloned().collect();
+        let known = self.kinds.read().iter().map(|(gvk, kind)| (gvk.clone(), kind.served.clone())).collect();
         let needed = self.needed.read().clone();
         let Changes { appeared, vanished, passed_over } =
             changes(&known, preferred(&discovery), &self.skip, &needed);
@@ -298,7 +298,10 @@ impl Templates {
         tracing::debug!(kind = %gvk, "watched");
         let mirror = self.mirror(&gvk);
         let kind = Kind { served, mirror, stop: supervisor.token().child_token() };
-        self.kinds.write().insert(gvk, kind.clone());
+        let before = self.kinds.write().insert(gvk, kind.clone());
+        if let Some(before) = before {
+            before.stop.cancel();
+        }
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.served.resource);
         let name = format!("mirror/{}", kind.served.resource.plural);
         supervisor.keep_until(name, kind.stop.clone(), move || {
@@ -413,18 +416,27 @@ struct Changes {
     passed_over: BTreeMap<Gvk, Served>,
 }
 
-fn changes(known: &BTreeSet<Gvk>, served: Vec<Served>, skip: &SkipRules, needed: &BTreeSet<Gvk>) -> Changes {
+/// A kind that was defined anew with another plural or scope appears again.
+fn changes(
+    known: &BTreeMap<Gvk, Served>,
+    served: Vec<Served>,
+    skip: &SkipRules,
+    needed: &BTreeSet<Gvk>,
+) -> Changes {
+    let stays: BTreeSet<Gvk> =
+        known.iter().filter(|(_, address)| served.contains(address)).map(|(gvk, _)| gvk.clone()).collect();
     let (mut seen, mut appeared, mut passed_over) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
     for one in served {
         let gvk = Gvk::new(&one.resource.group, &one.resource.version, &one.resource.kind);
         // Two resources of one kind are the same objects.
         if skip.skips_kind(&gvk) && !needed.contains(&gvk) {
             passed_over.entry(gvk).or_insert(one);
-        } else if seen.insert(gvk.clone()) && !known.contains(&gvk) {
+        } else if seen.insert(gvk.clone()) && !stays.contains(&gvk) {
             appeared.push((gvk, one));
         }
     }
-    Changes { appeared, vanished: known.difference(&seen).cloned().collect(), passed_over }
+    let vanished = known.keys().filter(|gvk| !seen.contains(*gvk)).cloned().collect();
+    Changes { appeared, vanished, passed_over }
 }
 
 /// Items of a list do not say what they are.
@@ -462,7 +474,10 @@ mod tests {
     #[test]
     fn which_kinds_come_and_go() {
         let gvk = Gvk::new;
-        let known = |kinds: &[Gvk]| kinds.iter().cloned().collect::<BTreeSet<_>>();
+        let known = |kinds: &[Gvk]| {
+            let served = |gvk: &Gvk| (gvk.clone(), resource(&gvk.group, &gvk.version, &gvk.kind));
+            kinds.iter().map(served).collect::<BTreeMap<_, _>>()
+        };
         let (map, secret) = (gvk("", "v1", "ConfigMap"), gvk("", "v1", "Secret"));
         let cases = [
             ("a kind appears", known(&[]), vec![resource("", "v1", "ConfigMap")], vec![map.clone()], vec![]),
@@ -479,6 +494,23 @@ mod tests {
                 vec![resource("", "v1", "Secret")],
                 vec![],
                 vec![map.clone()],
+            ),
+            (
+                "it is defined anew with another scope",
+                known(std::slice::from_ref(&map)),
+                vec![Served { namespaced: false, ..resource("", "v1", "ConfigMap") }],
+                vec![map.clone()],
+                vec![],
+            ),
+            (
+                "it has a second resource",
+                known(std::slice::from_ref(&map)),
+                vec![
+                    Served { namespaced: false, ..resource("", "v1", "ConfigMap") },
+                    resource("", "v1", "ConfigMap"),
+                ],
+                vec![],
+                vec![],
             ),
             (
                 "two resources of one kind",
@@ -521,10 +553,12 @@ mod tests {
         let skip = SkipRules::new("v1/ConfigMap", []).expect("a rule");
         let (none, this) = (BTreeSet::new(), BTreeSet::from([Gvk::new("", "v1", "ConfigMap")]));
         let served = || vec![resource("", "v1", "ConfigMap")];
+        let mirrored = BTreeMap::from([(Gvk::new("", "v1", "ConfigMap"), resource("", "v1", "ConfigMap"))]);
+        let nothing = BTreeMap::new();
         let cases = [
-            ("nobody needs it", &none, &none, (0, 0, 1)),
-            ("somebody needs it", &none, &this, (1, 0, 0)),
-            ("it is mirrored", &this, &this, (0, 0, 0)),
+            ("nobody needs it", &nothing, &none, (0, 0, 1)),
+            ("somebody needs it", &nothing, &this, (1, 0, 0)),
+            ("it is mirrored", &mirrored, &this, (0, 0, 0)),
         ];
         for (name, known, needed, expected) in cases {
             let found = changes(known, served(), &skip, needed);

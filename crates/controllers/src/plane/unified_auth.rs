@@ -92,11 +92,12 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 fn subscribed(plane: &Arc<Plane>) -> Arc<Authenticator> {
     let authenticator = Arc::new(Authenticator {
         plane: Arc::clone(plane),
-        queue: Queue::new("unified-auth-controller"),
+        queue: Queue::new(COMPONENT),
         roles: Mirror::default(),
         bindings: Mirror::default(),
     });
 
+    plane.tell_panics_by_name(&authenticator.queue, COMPONENT, &plane.mirrors.clusters);
     let pushed = Arc::clone(&authenticator.queue);
     plane.mirrors.clusters.subscribe(move |change| {
         let Some(new) = &change.new else { return };

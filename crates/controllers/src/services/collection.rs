@@ -32,6 +32,7 @@ use crate::members::Shared;
 use crate::table::Start;
 use decide::{Plan, Step, View};
 
+const COMPONENT: &str = "endpointslice-collect";
 const EXPORT_API: &str = "multicluster.x-k8s.io/v1alpha1";
 const EXPORT: &str = "ServiceExport";
 
@@ -71,7 +72,7 @@ pub(crate) struct Collection {
 
 impl Collection {
     pub(crate) fn new(enabled: Enabled) -> Self {
-        Self { queue: Queue::new("endpointslice-collect"), enabled }
+        Self { queue: Queue::new(COMPONENT), enabled }
     }
 }
 
@@ -92,11 +93,23 @@ fn wire(shared: &Arc<Shared>, token: Token) -> Start {
         return Box::new(|| {});
     }
     subscribe(shared);
+    tell_panics(shared);
     let of = shared.clone();
     Box::new(move || {
         let controller = Arc::new(Controller(of.clone()));
         controller::run(&controller, &of.collection.queue, UNLIMITED, &of.supervisor);
     })
+}
+
+/// Has users see on the Cluster that the work on one of its Services panicked: the Service is in the member.
+fn tell_panics(shared: &Arc<Shared>) {
+    // The queue is part of what is shared.
+    let of = Arc::downgrade(shared);
+    shared.collection.queue.tell_panics(move |key, panic| {
+        let Some(of) = of.upgrade() else { return };
+        let cluster = runtime::Key::new("", key.cluster.as_str());
+        of.tell_panic(COMPONENT, &of.mirrors.clusters, &cluster, panic);
+    });
 }
 
 fn subscribe(shared: &Arc<Shared>) {

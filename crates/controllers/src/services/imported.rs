@@ -27,6 +27,7 @@ use super::{SERVICE_NAME, SLICE, is_ready};
 use crate::plane::Plane;
 use crate::table::Start;
 
+const COMPONENT: &str = "endpointslice-controller";
 /// Each key writes one object, so a few workers are enough.
 const WORKERS: usize = 8;
 
@@ -40,7 +41,8 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 }
 
 fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
-    let queue: Arc<Queue<Key>> = Queue::new("endpointslice-controller");
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.works);
     let pushed = queue.clone();
     plane.mirrors.works.subscribe(move |change| {
         let versions = [change.old.as_deref(), change.new.as_deref()];

@@ -167,10 +167,14 @@ async fn a_deletion_that_is_refused_is_told_of_before_anything_else_happens() {
     let (m1, m2) = (test.world.cluster("m1", json!({})).await, test.world.cluster("m2", json!({})).await);
     let binding = test.bound(&[&m1], json!({})).await;
     test.world.work(&m2, json!({})).await;
+    test.world.refuse(Method::DELETE, "/works/web-1", 409, "Conflict");
+    let outcome = test.once(&binding).await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: true, .. }), "{outcome:?}");
     test.world.refuse(Method::DELETE, "/works/web-1", 500, "InternalError");
     let outcome = test.once(&binding).await;
     assert!(matches!(outcome, Outcome::Failed { conflict: false, .. }), "{outcome:?}");
-    assert_eq!(test.world.event("CleanupWorkFailed").await, "refused: InternalError");
+    let told = test.world.event("CleanupWorkFailed").await;
+    assert_eq!(told, "refused: InternalError", "a conflict is not told");
     assert!(test.works(&m1).await.is_empty(), "no Work is made before the old one is told to go");
     test.end().await;
 }
@@ -212,6 +216,32 @@ async fn too_many_at_once_are_held_until_somebody_agrees() {
     test.world.writes();
     assert_eq!(test.once(&binding).await, Outcome::Done);
     assert_eq!(test.world.writes(), ["DELETE karmada-es-*-m2/works/web-1"]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_note_that_somebody_takes_off_brings_up_the_bindings_that_it_is_about() {
+    let test = Test::new().await;
+    let held = json!({ "policy.karmada.io/removals-held": "12345678 2026-01-01T00:00:00Z: 1 copy" });
+    let policy: Arc<PropagationPolicy> = test
+        .world
+        .put(
+            &test.world.environment.mirrors.policies,
+            json!({
+                "metadata": { "name": "p", "namespace": test.world.namespace, "annotations": held },
+                "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "placement": {} },
+            }),
+        )
+        .await;
+    let by = json!({ "metadata": { "annotations": {
+        "propagationpolicy.karmada.io/name": "p", "propagationpolicy.karmada.io/namespace": test.world.namespace,
+    } } });
+    let binding = test.bound(&[], by).await;
+    let queues = Queues { namespaced: Queue::new("namespaced"), cluster: Queue::new("cluster") };
+    drop(removals::wire(&test.world.plane, &queues));
+    let off = json!({ "metadata": { "annotations": { "policy.karmada.io/removals-held": null } } });
+    test.world.environment.mirrors.policies.note(test.world.patch(policy.as_ref(), off).await);
+    assert_eq!(queues.namespaced.waiting(), [key(binding.as_ref())]);
     test.end().await;
 }
 

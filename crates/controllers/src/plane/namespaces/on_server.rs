@@ -69,6 +69,14 @@ async fn every_cluster_gets_every_namespace_once() {
 }
 
 #[tokio::test]
+async fn a_panic_is_told_on_the_namespace() {
+    let test = Test::new().await;
+    let told = test.world.panicked(&test.queue, test.name.clone()).await;
+    assert_eq!(told, "namespace-sync-controller panicked and tries again later: by accident");
+    test.end().await;
+}
+
+#[tokio::test]
 async fn one_cluster_that_refuses_holds_up_no_other() {
     let test = Test::new().await;
     let (m1, m2) = (test.world.cluster("m1", json!({})).await, test.world.cluster("m2", json!({})).await);

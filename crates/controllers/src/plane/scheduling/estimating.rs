@@ -2,7 +2,7 @@
 //!
 //! A member whose nodes and pods this process follows needs no estimator: where none is connected, [`super::local`] answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::cluster::{Cluster, ClusterSyncMode};
@@ -51,7 +51,9 @@ impl Estimators {
 
     /// Asks about all clusters at once: from connected estimators, and from what this process knows itself.
     async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
-        let local = |name: &str| !self.client.is_connected(name) && self.local.knows(name);
+        let names = question.clusters.iter().map(|(name, _)| name.clone());
+        let connected: BTreeSet<String> = names.filter(|name| self.client.is_connected(name)).collect();
+        let local = |name: &str| !connected.contains(name) && self.local.knows(name);
         let (known, asked) = question.clusters.iter().cloned().partition(|(name, _)| local(name));
         let here = Question { clusters: known, ..question.clone() };
         let there = Question { clusters: asked, ..question.clone() };
@@ -59,6 +61,12 @@ impl Estimators {
             tokio::time::timeout(self.client.timeout(), self.local.max_available(&here)),
             self.client.max_available(&there),
         );
+        // What was given up is looked for again, and answered from here meanwhile if it can be.
+        for (name, _) in there.clusters.iter().filter(|(name, _)| connected.contains(name)) {
+            if !self.client.is_connected(name) {
+                self.queue.push(name.clone());
+            }
+        }
         let mut answers = others.map_err(|error| error.to_string())?;
         answers.extend(own.map_err(|_| "the nodes and pods of a member are not known in time".to_owned())??);
         Ok(answers)
@@ -156,12 +164,17 @@ impl Reconcile for Connections {
             Plan::Disconnect => estimators.client.disconnect(cluster),
             Plan::Connect => {
                 if let Err(error) = estimators.client.connect(cluster).await {
-                    return Ok(Outcome::Failed { conflict: false, error: error.to_string() });
+                    return Ok(without_estimator(estimators.local.knows(cluster), error.to_string()));
                 }
             }
         }
         Ok(Outcome::Done)
     }
+}
+
+/// Returns what follows if a cluster has no estimator: where this process knows the nodes and pods itself, none is missing.
+fn without_estimator(is_known: bool, error: String) -> Outcome {
+    if is_known { Outcome::Retry } else { Outcome::Failed { conflict: false, error } }
 }
 
 /// Returns what there is to ask about an affinity term.
@@ -218,6 +231,13 @@ mod tests {
         for (name, cluster, skip_pull_mode, expected) in cases {
             assert_eq!(decide(cluster, skip_pull_mode), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn an_estimator_that_is_not_needed_is_not_missed() {
+        assert_eq!(without_estimator(true, "no".to_owned()), Outcome::Retry);
+        let missed = Outcome::Failed { conflict: false, error: "no".to_owned() };
+        assert_eq!(without_estimator(false, "no".to_owned()), missed);
     }
 
     /// What is asked about a binding where `m1` and `m2` serve Deployments.

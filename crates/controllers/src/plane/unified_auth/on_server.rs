@@ -61,6 +61,14 @@ impl Test {
 }
 
 #[tokio::test]
+async fn a_panic_is_told_on_the_cluster() {
+    let test = Test::new().await;
+    let told = test.world.panicked(&test.authenticator.queue, test.cluster.clone()).await;
+    assert_eq!(told, "unified-auth-controller panicked and tries again later: by accident");
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_cluster_learns_who_may_come_and_who_may_not_any_more() {
     let test = Test::new().await;
     test.let_in("alice", Reach::All, "1");

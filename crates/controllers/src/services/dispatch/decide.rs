@@ -12,9 +12,9 @@ use runtime::Key;
 
 use super::super::index::cluster_of;
 use super::super::works::{
-    Ensure, MOST_SLICES, Token, annotation, dispatched, is_going, offered, service_of,
+    Ensure, MOST_SLICES, Token, annotation, dispatched, is_going, manifest, offered, service_of,
 };
-use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
+use super::super::{SLICE, bound, is_cross_cluster, is_ready, lacks_slices, meant};
 
 /// What is known of a MultiClusterService and its slices.
 pub(crate) struct View {
@@ -98,6 +98,10 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                 let existing = view.dispatched.iter().find(|work| Key::of(work.as_ref()) == wanted.key());
                 match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
                     (Ensure::Create(work), _) => plan.steps.push(Step::Create(work)),
+                    // The provider has made it anew for another family of addresses. No server lets that be changed.
+                    (Ensure::Update(work), Some(old)) if family(&work) != family(old) => {
+                        plan.steps.push(Step::Delete(Arc::clone(old)));
+                    }
                     (Ensure::Update(work), Some(old)) => plan.steps.push(Step::Update(Arc::clone(old), work)),
                     // The deletion of an old Work enqueues this again when it is complete.
                     _ => {}
@@ -177,6 +181,11 @@ fn is_let_go(work: &Work) -> bool {
     let held =
         work.metadata.finalizers.iter().flatten().any(|held| held == Token::MultiClusterService.finalizer());
     held && (is_going(work) || service_of(work, Token::MultiClusterService).is_none())
+}
+
+/// Returns which addresses the slice in a Work has.
+fn family(work: &Work) -> Option<&str> {
+    manifest(work, SLICE)?.get("addressType")?.as_str()
 }
 
 fn cluster_of_work(work: &Work) -> String {
@@ -393,6 +402,32 @@ mod tests {
         let joined = View { clusters, spaces: BTreeSet::from(["m1".to_owned()]), ..view };
         let told = ["SyncServiceFailed"];
         assert_eq!(words(&decide(&joined, String::new)), told, "it has no execution namespace yet");
+    }
+
+    #[test]
+    fn a_slice_of_another_family_is_taken_away_before_it_is_brought() {
+        let brought_as = |family: &str, port: i32| {
+            let mut old = Work::clone(&brought("m1", "m2"));
+            old.spec.workload.manifests[0]["addressType"] = family.into();
+            old.spec.workload.manifests[0]["ports"][0]["port"] = port.into();
+            old
+        };
+        let clusters: Vec<_> = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
+        for (what, old, expected) in [
+            ("it is as wanted", brought_as("IPv6", 8080), vec![]),
+            ("it has another port", brought_as("IPv6", 80), vec!["~m2"]),
+            ("it has other addresses", brought_as("IPv4", 8080), vec!["-m2"]),
+        ] {
+            let view = View {
+                key: key(),
+                multi: multi(&["m1"], &["m2"], json!({})),
+                clusters: clusters.clone(),
+                spaces: spaces(),
+                collected: vec![held("m1", &[Token::MultiClusterService], json!({}))],
+                dispatched: vec![Arc::new(old)],
+            };
+            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{what}");
+        }
     }
 
     #[test]
