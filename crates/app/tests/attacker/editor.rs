@@ -498,7 +498,7 @@ pub(crate) async fn locked_objects(stage: &Stage) -> Verdict {
     let touched = |n: usize| json!({"data": {"try": n.to_string()}}).to_string();
     let began = std::time::Instant::now();
     let mut number = 0;
-    while began.elapsed() < crate::wire::PATIENCE {
+    while began.elapsed() < PATIENCE {
         number += 1;
         if door.patch("editor", &path, "merge", touched(number)).await.code == 422 {
             break;
