@@ -72,7 +72,7 @@ pub fn prepare_update(cluster: &mut Cluster, old: &Cluster, features: &Features)
     let generation = old.metadata.generation.unwrap_or_default();
     // Compared before the classes are normalised, as upstream.
     let changed = cluster.spec != old.spec;
-    cluster.metadata.generation = Some(if changed { generation + 1 } else { generation });
+    cluster.metadata.generation = Some(if changed { generation.saturating_add(1) } else { generation });
     if features.enabled(CUSTOMIZED_CLUSTER_RESOURCE_MODELING) {
         normalize_models(&mut cluster.spec.resource_models);
     }

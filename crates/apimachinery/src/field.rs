@@ -2,12 +2,14 @@
 //!
 //! A validator collects [`Error`]s; [`crate::status::Status::invalid`] turns them into the 422 answer.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
 
 use crate::names;
+use crate::status::MOST_ERRORS;
 
 /// Where in an object something is: `spec.containers[0].name`, `metadata.labels[app]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
@@ -41,6 +43,97 @@ impl Path {
 impl fmt::Display for Path {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
+    }
+}
+
+/// The way from a whole object to a part of it. A step costs nothing, however long the keys above are, since a path is made only where
+/// one is told: paths of all parts would make hundreds of gigabytes of a body with one long key and many fields inside of it.
+#[derive(Debug, Clone, Copy)]
+pub enum Trail<'a> {
+    Root,
+    /// A named field: `.name`.
+    Field(&'a Trail<'a>, &'a str),
+    /// An entry of a map: `[key]`.
+    Key(&'a Trail<'a>, &'a str),
+    /// An item of a list: `[0]`.
+    Item(&'a Trail<'a>, usize),
+}
+
+impl Trail<'_> {
+    /// Says whether the path has no text.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Root => true,
+            Self::Field(above, name) => name.is_empty() && above.is_empty(),
+            Self::Key(..) | Self::Item(..) => false,
+        }
+    }
+
+    /// Returns about how many bytes the path has.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Root => 0,
+            Self::Field(above, name) | Self::Key(above, name) => {
+                above.size().saturating_add(name.len()).saturating_add(2)
+            }
+            Self::Item(above, _) => above.size().saturating_add(8),
+        }
+    }
+}
+
+impl fmt::Display for Trail<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(above, name) if above.is_empty() => out.write_str(name),
+            Self::Field(above, name) => write!(out, "{above}.{name}"),
+            Self::Key(above, key) => write!(out, "{above}[{key}]"),
+            Self::Item(above, index) => write!(out, "{above}[{index}]"),
+        }
+    }
+}
+
+/// How much of all paths of one object is told in full. Many errors below a long key would each repeat it.
+#[derive(Debug, Default)]
+pub struct PathBudget {
+    /// The bytes of long paths so far. Short ones are free: there are as many of them as there are errors.
+    long: Cell<usize>,
+}
+
+/// From here on a path is long.
+const LONG_PATH: usize = 4 << 10;
+
+/// The bytes of long paths that are told.
+const MOST_PATHS: usize = 4 << 20;
+
+impl PathBudget {
+    /// Returns the path of a place, or a few words if enough of long ones was told.
+    pub fn path(&self, trail: &Trail<'_>) -> String {
+        let size = trail.size();
+        if size > LONG_PATH {
+            let told = self.long.get().saturating_add(size);
+            if told > MOST_PATHS {
+                return "<a path too long to be told>".to_owned();
+            }
+            self.long.set(told);
+        }
+        trail.to_string()
+    }
+}
+
+/// Errors of one object, no more than can be told.
+#[derive(Debug, Default)]
+pub struct Complaints {
+    pub errors: Errors,
+    paths: PathBudget,
+}
+
+impl Complaints {
+    /// Notes an error about a place. What nobody would be told is not made.
+    pub fn tell(&mut self, place: &Trail<'_>, error: impl FnOnce(&Path) -> Error) {
+        if self.errors.len() < MOST_ERRORS {
+            self.errors.push(error(&Path(self.paths.path(place))));
+        }
     }
 }
 
@@ -251,6 +344,28 @@ mod tests {
             "metadata.annotations: Too long: may not be more than 262144 bytes",
         );
         check(Error::duplicate(&spec.index(1), "a"), r#"spec[1]: Duplicate value: "a""#);
+    }
+
+    #[test]
+    fn a_trail_reads_as_the_path_of_its_steps() {
+        let spec = Trail::Field(&Trail::Root, "spec");
+        let items = Trail::Field(&spec, "items");
+        let item = Trail::Item(&items, 2);
+        let path = Path::new("spec").child("items").index(2).key("a").child("");
+        let trail = Trail::Field(&Trail::Key(&item, "a"), "").to_string();
+        assert_eq!(trail, path.as_str());
+        assert_eq!(Trail::Field(&Trail::Field(&Trail::Root, ""), "a").to_string(), "a");
+        assert!(Trail::Root.is_empty() && !spec.is_empty() && item.size() >= "spec.items[2]".len());
+    }
+
+    #[test]
+    fn long_paths_are_told_within_a_budget_and_short_ones_always() {
+        let key = "k".repeat(1 << 20);
+        let (long, short) = (Trail::Field(&Trail::Root, &key), Trail::Field(&Trail::Root, "a"));
+        let budget = PathBudget::default();
+        let told: usize = (0..1000).map(|_| budget.path(&long).len()).sum();
+        assert!(told <= MOST_PATHS + 1000 * 100, "{told} bytes");
+        assert_eq!(budget.path(&short), "a");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::field;
 use crate::gvk::GroupResource;
 
 /// So many errors of one object are told. A body of 3 MiB can have a million, and told they are a hundred times as large as the body.
-const MOST_ERRORS: usize = 1_000;
+pub const MOST_ERRORS: usize = 1_000;
 
 /// An answer that is not the object asked for. Boxed details keep `Result<T, Status>` small.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

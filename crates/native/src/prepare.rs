@@ -144,7 +144,7 @@ pub fn has_generation(gvk: &Gvk) -> bool {
 }
 
 fn bump_generation(object: &mut Value, old: &Value) {
-    let next = Node::from(old).dig(&["metadata", "generation"]).int() + 1;
+    let next = Node::from(old).dig(&["metadata", "generation"]).int().saturating_add(1);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("generation".to_owned(), next.into());
     }

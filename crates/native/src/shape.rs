@@ -114,6 +114,9 @@ impl std::fmt::Display for Refusal {
 /// As many unknown fields as Go remembers.
 const MAX_UNKNOWN: usize = 100;
 
+/// The bytes of their paths. A path repeats all keys above, and those of maps are as long as the client likes.
+const MAX_UNKNOWN_BYTES: usize = 4 << 20;
+
 /// Only CRD schemas nest without end. Whatever was read keeps to the limit for all objects; pointers count twice here.
 const MAX_DEPTH: usize = 2 * apimachinery::depth::MAX_DEPTH;
 
@@ -124,6 +127,8 @@ struct Decoder {
     /// The first value of a wrong type.
     saved: Option<Refusal>,
     unknown: Vec<String>,
+    /// Of all paths of unknown fields.
+    unknown_bytes: usize,
     /// Where we are, as unknown fields are reported: `spec.containers[0]`.
     strict_path: String,
     /// Where we are, as type errors are reported: struct fields only, with the Go names of inlined structs.
@@ -394,12 +399,13 @@ impl Decoder {
             }
         }
         for key in given.keys() {
-            if self.unknown.len() < MAX_UNKNOWN {
+            if self.unknown.len() < MAX_UNKNOWN && self.unknown_bytes <= MAX_UNKNOWN_BYTES {
                 let path = if self.strict_path.is_empty() {
                     key.clone()
                 } else {
                     format!("{}.{key}", self.strict_path)
                 };
+                self.unknown_bytes = self.unknown_bytes.saturating_add(path.len());
                 self.unknown.push(path);
             }
         }

@@ -18,6 +18,14 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// The bytes that all copies of one patch may add.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
+/// By so many places may all operations of one patch shift the items of lists. An operation at the front of a list shifts all others:
+/// without an end, 10,000 of them on a list of a million items would take minutes. As many suffice to empty a list of 10,000 from its
+/// front.
+const MAX_SHIFTED: usize = 64 << 20;
+
+/// The bytes that one patch may move to deeper places, each time looking at all of them for their depth.
+const MAX_DEEPENED_BYTES: usize = 64 << 20;
+
 /// Why a patch was refused; the variant decides the HTTP status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -145,7 +153,7 @@ pub fn run<T: Tree>(target: &T, operations: &[Operation<'_>], dialect: Dialect) 
     if target.depth() > MAX_DEPTH {
         return Err(TooDeep.into());
     }
-    let mut patcher = Patcher { document: target.clone(), dialect, copied: 0 };
+    let mut patcher = Patcher { document: target.clone(), dialect, copied: 0, shifted: 0, deepened: 0 };
     for operation in operations {
         patcher.step(operation)?;
     }
@@ -202,6 +210,10 @@ struct Patcher<T> {
     dialect: Dialect,
     /// The bytes that copies have added so far.
     copied: usize,
+    /// By how many places items of lists were shifted so far.
+    shifted: usize,
+    /// The bytes that were moved to deeper places so far.
+    deepened: usize,
 }
 
 impl<T: Tree> Patcher<T> {
@@ -226,7 +238,12 @@ impl<T: Tree> Patcher<T> {
             "move" => {
                 let (from, path) = (from()?, path()?);
                 let value = self.remove(from, "move")?;
-                fits(path, &value)?;
+                // What is moved up or aside fits as it did before.
+                if tokens(path).count() > tokens(from).count() {
+                    let size = value.size();
+                    spend(&mut self.deepened, size, MAX_DEEPENED_BYTES, "the size of what is moved deeper")?;
+                    fits(path, &value)?;
+                }
                 self.add(path, value, "move")
             }
             "copy" => self.copy(from()?, path()?),
@@ -251,6 +268,12 @@ impl<T: Tree> Patcher<T> {
         }
         // One past the end may be named, and for insertion -1 is that place.
         let index = index(&key, items.len().saturating_add(1)).ok_or_else(|| bad_index(op, path, &key))?;
+        spend(
+            &mut self.shifted,
+            items.len().saturating_sub(index),
+            MAX_SHIFTED,
+            "the shifting of list items",
+        )?;
         items.insert(index, value);
         Ok(())
     }
@@ -266,6 +289,12 @@ impl<T: Tree> Patcher<T> {
         }
         let Some(items) = parent.items_mut() else { return Err(missing_path(op, path)) };
         let index = index(&key, items.len()).ok_or_else(|| bad_index(op, path, &key))?;
+        spend(
+            &mut self.shifted,
+            items.len().saturating_sub(index),
+            MAX_SHIFTED,
+            "the shifting of list items",
+        )?;
         Ok(items.remove(index))
     }
 
@@ -329,6 +358,17 @@ impl<T: Tree> Patcher<T> {
         };
         if equal { Ok(()) } else { Err(Error::Rejected(format!("testing value {path} failed: test failed"))) }
     }
+}
+
+/// Counts what an operation costs, and refuses what is beyond the limit for one patch.
+fn spend(spent: &mut usize, cost: usize, most: usize, what: &str) -> Result<(), Error> {
+    *spent = spent.saturating_add(cost);
+    if *spent > most {
+        return Err(Error::Rejected(format!(
+            "Unable to complete the patch, {what} exceeds the limit {most}"
+        )));
+    }
+    Ok(())
 }
 
 /// Checks that a value may stand at a path.
@@ -600,6 +640,43 @@ mod tests {
             .collect();
         let outcome = patched(json!({"0": "x".repeat(1000)}), Value::Array(side_by_side)).unwrap_err();
         assert!(outcome.to_string().starts_with("Unable to complete the copy"), "{outcome}");
+    }
+
+    #[test]
+    fn operations_at_the_front_of_a_long_list_end_at_a_limit() {
+        let list = json!({"l": vec![0; 300_000]});
+        for operation in
+            [json!({"op": "add", "path": "/l/0", "value": 0}), json!({"op": "remove", "path": "/l/0"})]
+        {
+            let refused = patched(list.clone(), json!(vec![operation; MAX_OPERATIONS])).unwrap_err();
+            assert!(refused.to_string().contains("the shifting of list items"), "{refused}");
+        }
+        // Nothing is shifted at the end, and a list of ordinary length may be emptied from its front.
+        let appended = patched(list, json!(vec![json!({"op": "add", "path": "/l/-", "value": 0}); 1000]));
+        assert_eq!(appended.unwrap()["l"].as_array().map(Vec::len), Some(301_000));
+        let few = json!({"l": vec![0; MAX_OPERATIONS]});
+        let emptied = patched(few, json!(vec![json!({"op": "remove", "path": "/l/0"}); MAX_OPERATIONS]));
+        assert_eq!(emptied, Ok(json!({"l": []})));
+    }
+
+    #[test]
+    fn moving_something_large_up_and_down_ends_at_a_limit() {
+        let target = json!({"a": ["x".repeat(1_000_000)], "b": {}});
+        let often =
+            |pair: &[Value; 2]| -> Value { (0..MAX_OPERATIONS / 2).flat_map(|_| pair.clone()).collect() };
+        let aside = [
+            json!({"op": "move", "from": "/a", "path": "/c"}),
+            json!({"op": "move", "from": "/c", "path": "/a"}),
+        ];
+        let moved = patched(target.clone(), often(&aside));
+        assert_eq!(moved.as_ref(), Ok(&target), "what stays at its level is not looked at");
+        let deeper = [
+            json!({"op": "move", "from": "/a", "path": "/b/a"}),
+            json!({"op": "move", "from": "/b/a", "path": "/a"}),
+        ];
+        assert_eq!(patched(target.clone(), json!(deeper)).as_ref(), Ok(&target));
+        let refused = patched(target, often(&deeper)).unwrap_err();
+        assert!(refused.to_string().contains("what is moved deeper"), "{refused}");
     }
 
     #[test]

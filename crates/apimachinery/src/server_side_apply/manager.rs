@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::managed::{Identity, Managed, Operation, Owned};
-use super::path::{Path, print_path};
+use super::path::{Path, PathElement, print_path};
 use super::schema::TypeSchema;
 use super::set::Set;
 use super::typed::{self, Comparison, Duplicates};
@@ -60,6 +60,10 @@ pub enum Error {
     #[error("{0}")]
     Typed(String),
 }
+
+/// What the paths of all conflicts of one object may weigh. A path repeats all keys above: many fields below a long key would take
+/// hundreds of gigabytes. Beyond it, conflicts are not told.
+const MOST_CONFLICTS: usize = 16 << 20;
 
 /// A field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +195,12 @@ impl<T: Types> FieldManager<'_, T> {
         {
             let remaining: Vec<Conflict> =
                 conflicts.iter().filter(|conflict| !allowed.has(&conflict.path)).cloned().collect();
-            outcome = if remaining.is_empty() {
+            // What is not told may be one that is not allowed.
+            let weight: usize =
+                conflicts.iter().flat_map(|conflict| &conflict.path).map(PathElement::weight).sum();
+            outcome = if weight >= MOST_CONFLICTS {
+                outcome
+            } else if remaining.is_empty() {
                 self.merge(&live, applied, managed, manager, true)
             } else {
                 Err(Error::Conflicts(remaining))
@@ -342,7 +351,7 @@ impl<T: Types> FieldManager<'_, T> {
         };
         let mut by_version: BTreeMap<String, Comparison> = BTreeMap::new();
         by_version.insert(version.clone(), compare(live, new, &version)?);
-        let mut conflicts = Vec::new();
+        let (mut conflicts, mut left) = (Vec::new(), MOST_CONFLICTS);
         let mut gone = Vec::new();
         for (identity, owned) in &mut managed.0 {
             if Some(identity) == writer {
@@ -365,8 +374,10 @@ impl<T: Types> FieldManager<'_, T> {
             }
             let comparison = &by_version[&owned.api_version];
             let lost = owned.set.intersection(&comparison.modified.union(&comparison.added));
-            conflicts
-                .extend(lost.paths().into_iter().map(|path| Conflict { manager: identity.clone(), path }));
+            if !force {
+                let paths = lost.paths_within(&mut left).into_iter();
+                conflicts.extend(paths.map(|path| Conflict { manager: identity.clone(), path }));
+            }
             owned.set = owned.set.difference(&lost).difference(&comparison.removed);
         }
         if !force && !conflicts.is_empty() {

@@ -27,6 +27,20 @@ impl PathElement {
         Self::Field(name.to_owned())
     }
 
+    /// Returns about how many bytes the element takes.
+    pub(super) fn weight(&self) -> usize {
+        let text = |value: &Value| value.as_str().map_or(8, str::len);
+        let bytes = match self {
+            Self::Field(name) => name.len(),
+            Self::Key(fields) => {
+                fields.iter().map(|(name, value)| name.len().saturating_add(text(value))).sum()
+            }
+            Self::Value(value) => text(value),
+            Self::Index(_) => 0,
+        };
+        bytes.saturating_add(16)
+    }
+
     /// Parses the `FieldsV1` form: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
     ///
     /// `Ok(None)` is an element of a type this version does not know, which readers skip.

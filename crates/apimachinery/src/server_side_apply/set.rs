@@ -17,10 +17,12 @@ pub struct Set {
     nodes: BTreeMap<PathElement, Node>,
 }
 
+/// A path of a set, with what is below it. Sets of objects are made from below: to go from the root to each path means to compare
+/// all keys above with it, and one long key with many fields inside of it would take minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Node {
-    member: bool,
-    below: Set,
+pub(super) struct Node {
+    pub(super) member: bool,
+    pub(super) below: Set,
 }
 
 impl Set {
@@ -94,6 +96,22 @@ impl Set {
         }
     }
 
+    /// Adds what is known of an element, if that is anything.
+    pub(super) fn put(&mut self, element: &PathElement, node: Node) {
+        if !node.member && node.below.is_empty() {
+            return;
+        }
+        match self.nodes.get_mut(element) {
+            Some(present) => {
+                present.member |= node.member;
+                present.below = present.below.union(&node.below);
+            }
+            None => {
+                self.nodes.insert(element.clone(), node);
+            }
+        }
+    }
+
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path {
             [] => false,
@@ -118,18 +136,29 @@ impl Set {
 
     /// Returns all paths, parents before children.
     pub fn paths(&self) -> Vec<Path> {
-        fn walk(set: &Set, prefix: &mut Path, out: &mut Vec<Path>) {
+        let mut left = usize::MAX;
+        self.paths_within(&mut left)
+    }
+
+    /// Returns paths, parents before children, until they weigh more than what is left; nothing is left then.
+    pub(super) fn paths_within(&self, left: &mut usize) -> Vec<Path> {
+        fn walk(set: &Set, prefix: &mut Path, above: usize, left: &mut usize, out: &mut Vec<Path>) {
             for (element, node) in &set.nodes {
+                if *left == 0 {
+                    return;
+                }
+                let weight = above.saturating_add(element.weight());
                 prefix.push(element.clone());
                 if node.member {
+                    *left = left.saturating_sub(weight);
                     out.push(prefix.clone());
                 }
-                walk(&node.below, prefix, out);
+                walk(&node.below, prefix, weight, left, out);
                 prefix.pop();
             }
         }
         let mut out = Vec::new();
-        walk(self, &mut Vec::new(), &mut out);
+        walk(self, &mut Vec::new(), 0, left, &mut out);
         out
     }
 
@@ -242,6 +271,17 @@ mod tests {
         assert!(child.recursive_difference(&parent).is_empty());
         assert!(parent.intersection(&child).is_empty());
         assert_eq!(parent.union(&child).len(), 2);
+    }
+
+    #[test]
+    fn paths_below_a_long_key_are_listed_until_they_are_too_much() {
+        let fields: Map<String, Value> = (0..1000).map(|number| (format!("f:{number}"), json!({}))).collect();
+        let long = set(json!({"f:short": {}, format!("f:{}", "k".repeat(1 << 20)): fields}));
+        let mut left = 4 << 20;
+        let told = long.paths_within(&mut left).len();
+        assert!(left == 0 && (4..10).contains(&told), "{told} paths, {left} bytes left");
+        assert!(long.paths_within(&mut left).is_empty(), "nothing is left");
+        assert_eq!(set(json!({"f:short": {}})).paths_within(&mut 100).len(), 1);
     }
 
     fn sets() -> impl Strategy<Value = Set> {

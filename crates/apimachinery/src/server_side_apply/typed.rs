@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::path::PathElement;
 use super::schema::{List, Scalar, TypeSchema};
 use crate::go;
+use crate::status::MOST_ERRORS;
 
 mod compare;
 mod cut;
@@ -21,6 +22,9 @@ pub use fields::field_set;
 pub use merge::merge;
 pub use reconcile::reconcile;
 pub use validate::{Duplicates, validate};
+
+/// The bytes that one element may take in the paths of all mismatches.
+const MOST_PATHS: usize = 4 << 20;
 
 /// One place where an object does not fit its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +42,11 @@ impl Mismatches {
         Self(vec![Mismatch { path: String::new(), message: message.into() }])
     }
 
+    /// Puts an element before the paths. Of many below a long one, some are told.
     fn below(mut self, element: &PathElement) -> Self {
         if !self.0.is_empty() {
             let prefix = element.to_string();
+            self.0.truncate((MOST_PATHS / prefix.len().max(1)).max(1));
             for mismatch in &mut self.0 {
                 mismatch.path.insert_str(0, &prefix);
             }
@@ -49,7 +55,8 @@ impl Mismatches {
     }
 
     fn add(&mut self, others: Self) {
-        self.0.extend(others.0);
+        let room = MOST_ERRORS.saturating_sub(self.0.len());
+        self.0.extend(others.0.into_iter().take(room));
     }
 
     fn into_result<T>(self, value: T) -> Result<T, Self> {

@@ -6,8 +6,32 @@
 use serde_json::{Map, Value};
 
 use super::{NodeId, Schema};
-use crate::field::{Error, Errors, Path};
+use crate::field::{Complaints, Error, Errors, Path, Trail};
 use crate::names;
+
+/// The bytes of paths of unknown fields that are told, as when pruning.
+const MOST_PATHS: usize = 4 << 20;
+
+/// The paths of unknown fields, as many as are told.
+#[derive(Default)]
+struct Unknown {
+    paths: Vec<String>,
+    bytes: usize,
+}
+
+impl Unknown {
+    fn note(&mut self, place: &Trail<'_>) {
+        if self.bytes <= MOST_PATHS {
+            let path = place.to_string();
+            self.bytes = self.bytes.saturating_add(path.len());
+            self.paths.push(path);
+        }
+    }
+}
+
+fn path_of(place: &Trail<'_>) -> Path {
+    Path::new(&place.to_string())
+}
 
 /// What to do with metadata fields of a wrong type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +45,10 @@ impl Schema {
     ///
     /// Returns the paths of unknown metadata fields, sorted.
     pub fn coerce_metadata(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, Error> {
-        let mut unknown = Vec::new();
-        self.coerce(object, Some(0), true, &Path::default(), malformed, &mut unknown)?;
-        unknown.sort_unstable();
-        Ok(unknown)
+        let mut unknown = Unknown::default();
+        self.coerce(object, Some(0), true, &Trail::Root, malformed, &mut unknown)?;
+        unknown.paths.sort_unstable();
+        Ok(unknown.paths)
     }
 
     /// Checks and cleans the metadata of an object of a level of the schema.
@@ -34,7 +58,7 @@ impl Schema {
         id: NodeId,
         malformed: Malformed,
     ) -> Result<(), Error> {
-        self.coerce(object, Some(id), true, &Path::default(), malformed, &mut Vec::new())
+        self.coerce(object, Some(id), true, &Trail::Root, malformed, &mut Unknown::default())
     }
 
     fn coerce(
@@ -42,9 +66,9 @@ impl Schema {
         value: &mut Value,
         id: Option<NodeId>,
         is_object_root: bool,
-        path: &Path,
+        path: &Trail<'_>,
         malformed: Malformed,
-        unknown: &mut Vec<String>,
+        unknown: &mut Unknown,
     ) -> Result<(), Error> {
         let node = id.map(|id| self.node(id));
         let embedded = is_object_root || node.is_some_and(|node| node.embedded);
@@ -58,18 +82,15 @@ impl Schema {
                                 entries.remove(name);
                             }
                             (Some(value), Malformed::Refuse) => {
-                                return Err(Error::invalid(
-                                    &path.child(name),
-                                    value.clone(),
-                                    "must be a string",
-                                ));
+                                let at = path_of(&Trail::Field(path, name));
+                                return Err(Error::invalid(&at, value.clone(), "must be a string"));
                             }
                         }
                     }
                     if let Some(metadata) = entries.get_mut("metadata") {
-                        let path = path.child("metadata");
+                        let path = Trail::Field(path, "metadata");
                         clean(metadata, &path, malformed, unknown)
-                            .map_err(|message| Error::invalid(&path, metadata.clone(), message))?;
+                            .map_err(|message| Error::invalid(&path_of(&path), metadata.clone(), message))?;
                     }
                 }
                 let Some(node) = node else { return Ok(()) };
@@ -78,9 +99,16 @@ impl Schema {
                         continue;
                     }
                     if let Some(property) = node.property(name) {
-                        self.coerce(value, Some(property), false, &path.child(name), malformed, unknown)?;
+                        self.coerce(
+                            value,
+                            Some(property),
+                            false,
+                            &Trail::Field(path, name),
+                            malformed,
+                            unknown,
+                        )?;
                     } else if let Some(field) = node.field(name) {
-                        self.coerce(value, Some(field), false, &path.key(name), malformed, unknown)?;
+                        self.coerce(value, Some(field), false, &Trail::Key(path, name), malformed, unknown)?;
                     }
                 }
                 Ok(())
@@ -88,7 +116,7 @@ impl Schema {
             Value::Array(items) => {
                 let Some(item) = node.and_then(|node| node.items) else { return Ok(()) };
                 for (index, value) in items.iter_mut().enumerate() {
-                    self.coerce(value, Some(item), false, &path.index(index), malformed, unknown)?;
+                    self.coerce(value, Some(item), false, &Trail::Item(path, index), malformed, unknown)?;
                 }
                 Ok(())
             }
@@ -98,30 +126,30 @@ impl Schema {
 
     /// Checks embedded objects: `apiVersion` and `kind` present, metadata valid. The root is checked elsewhere.
     pub fn validate_embedded(&self, object: &Value) -> Errors {
-        let mut errors = Errors::new();
-        self.embedded(object, 0, &Path::default(), &mut errors);
-        errors
+        let mut complaints = Complaints::default();
+        self.embedded(object, 0, &Trail::Root, &mut complaints);
+        complaints.errors
     }
 
-    fn embedded(&self, value: &Value, id: NodeId, path: &Path, errors: &mut Errors) {
+    fn embedded(&self, value: &Value, id: NodeId, path: &Trail<'_>, complaints: &mut Complaints) {
         let node = self.node(id);
         match value {
             Value::Object(entries) => {
                 if node.embedded {
-                    check_embedded(entries, path, errors);
+                    check_embedded(entries, path, complaints);
                 }
                 for (name, value) in entries {
                     if let Some(property) = node.property(name) {
-                        self.embedded(value, property, &path.child(name), errors);
+                        self.embedded(value, property, &Trail::Field(path, name), complaints);
                     } else if let Some(field) = node.field(name) {
-                        self.embedded(value, field, &path.key(name), errors);
+                        self.embedded(value, field, &Trail::Key(path, name), complaints);
                     }
                 }
             }
             Value::Array(items) => {
                 let Some(item) = node.items else { return };
                 for (index, value) in items.iter().enumerate() {
-                    self.embedded(value, item, &path.index(index), errors);
+                    self.embedded(value, item, &Trail::Item(path, index), complaints);
                 }
             }
             _ => {}
@@ -129,60 +157,57 @@ impl Schema {
     }
 }
 
-fn check_embedded(entries: &Map<String, Value>, path: &Path, errors: &mut Errors) {
+fn check_embedded(entries: &Map<String, Value>, path: &Trail<'_>, complaints: &mut Complaints) {
+    let at = Trail::Field(path, "apiVersion");
     match entries.get("apiVersion") {
-        None => errors.push(Error::required(&path.child("apiVersion"), "")),
+        None => complaints.tell(&at, |at| Error::required(at, "")),
         Some(Value::String(version)) if version.is_empty() => {
-            errors.push(Error::invalid(&path.child("apiVersion"), "", "must not be empty"));
+            complaints.tell(&at, |at| Error::invalid(at, "", "must not be empty"));
         }
-        Some(Value::String(version)) if version.matches('/').count() > 1 => errors.push(Error::invalid(
-            &path.child("apiVersion"),
-            version.as_str(),
-            format!("unexpected GroupVersion string: {version}"),
-        )),
+        Some(Value::String(version)) if version.matches('/').count() > 1 => complaints.tell(&at, |at| {
+            Error::invalid(at, version.as_str(), format!("unexpected GroupVersion string: {version}"))
+        }),
         Some(Value::String(_)) => {}
-        Some(other) => {
-            errors.push(Error::invalid(&path.child("apiVersion"), other.clone(), "must be a string"))
-        }
+        Some(other) => complaints.tell(&at, |at| Error::invalid(at, other.clone(), "must be a string")),
     }
+    let at = Trail::Field(path, "kind");
     match entries.get("kind") {
-        None => errors.push(Error::required(&path.child("kind"), "")),
+        None => complaints.tell(&at, |at| Error::required(at, "")),
         Some(Value::String(kind)) if kind.is_empty() => {
-            errors.push(Error::invalid(&path.child("kind"), "", "must not be empty"));
+            complaints.tell(&at, |at| Error::invalid(at, "", "must not be empty"));
         }
         Some(Value::String(kind)) => {
-            let complaints = names::dns1035_label(&kind.to_lowercase());
-            if !complaints.is_empty() {
-                errors.push(Error::invalid(
-                    &path.child("kind"),
-                    kind.as_str(),
-                    format!("may have mixed case, but should otherwise match: {}", complaints.join(",")),
-                ));
+            let words = names::dns1035_label(&kind.to_lowercase());
+            if !words.is_empty() {
+                let words = format!("may have mixed case, but should otherwise match: {}", words.join(","));
+                complaints.tell(&at, |at| Error::invalid(at, kind.as_str(), words));
             }
         }
-        Some(other) => errors.push(Error::invalid(&path.child("kind"), other.clone(), "must be a string")),
+        Some(other) => complaints.tell(&at, |at| Error::invalid(at, other.clone(), "must be a string")),
     }
     let Some(Value::Object(metadata)) = entries.get("metadata") else { return };
-    let path = path.child("metadata");
+    let path = Trail::Field(path, "metadata");
     if let Some(Value::String(name)) = metadata.get("name") {
-        for complaint in names::path_segment(name) {
-            errors.push(Error::invalid(&path.child("name"), name.as_str(), complaint));
+        for words in names::path_segment(name) {
+            complaints.tell(&Trail::Field(&path, "name"), |at| Error::invalid(at, name.as_str(), words));
         }
     }
     if let Some(Value::Object(labels)) = metadata.get("labels") {
+        let at = Trail::Field(&path, "labels");
         for (key, value) in labels {
-            for complaint in names::qualified_name(key) {
-                errors.push(Error::invalid(&path.child("labels"), key.as_str(), complaint));
+            for words in names::qualified_name(key) {
+                complaints.tell(&at, |at| Error::invalid(at, key.as_str(), words));
             }
-            for complaint in names::label_value(value.as_str().unwrap_or_default()) {
-                errors.push(Error::invalid(&path.child("labels"), value.clone(), complaint));
+            for words in names::label_value(value.as_str().unwrap_or_default()) {
+                complaints.tell(&at, |at| Error::invalid(at, value.clone(), words));
             }
         }
     }
     if let Some(Value::Object(annotations)) = metadata.get("annotations") {
+        let at = Trail::Field(&path, "annotations");
         for key in annotations.keys() {
-            for complaint in names::qualified_name(&key.to_lowercase()) {
-                errors.push(Error::invalid(&path.child("annotations"), key.as_str(), complaint));
+            for words in names::qualified_name(&key.to_lowercase()) {
+                complaints.tell(&at, |at| Error::invalid(at, key.as_str(), words));
             }
         }
     }
@@ -215,9 +240,9 @@ fn sort_of(name: &str) -> Option<Sort> {
 
 fn clean(
     metadata: &mut Value,
-    path: &Path,
+    path: &Trail<'_>,
     malformed: Malformed,
-    unknown: &mut Vec<String>,
+    unknown: &mut Unknown,
 ) -> Result<(), String> {
     let Value::Object(fields) = metadata else {
         return Err(mismatch(metadata, "", "v1.ObjectMeta"));
@@ -225,7 +250,7 @@ fn clean(
     let mut problem = None;
     fields.retain(|name, value| {
         let Some(sort) = sort_of(name) else {
-            unknown.push(path.child(name).to_string());
+            unknown.note(&Trail::Field(path, name));
             return false;
         };
         match clean_field(name, sort, value, path, unknown) {
@@ -247,8 +272,8 @@ fn clean_field(
     name: &str,
     sort: Sort,
     value: &mut Value,
-    path: &Path,
-    unknown: &mut Vec<String>,
+    path: &Trail<'_>,
+    unknown: &mut Unknown,
 ) -> Result<bool, String> {
     if value.is_null() {
         return Ok(false);
@@ -292,8 +317,9 @@ fn clean_field(
         }
         (Sort::TextList, other) => Err(wrong(other, "[]string")),
         (Sort::Owners, Value::Array(items)) => {
+            let list = Trail::Field(path, name);
             for (index, item) in items.iter_mut().enumerate() {
-                clean_owner(item, &path.child(name).index(index), unknown)?;
+                clean_owner(item, &Trail::Item(&list, index), unknown)?;
             }
             Ok(!items.is_empty())
         }
@@ -303,7 +329,7 @@ fn clean_field(
     }
 }
 
-fn clean_owner(owner: &mut Value, path: &Path, unknown: &mut Vec<String>) -> Result<(), String> {
+fn clean_owner(owner: &mut Value, path: &Trail<'_>, unknown: &mut Unknown) -> Result<(), String> {
     let Value::Object(fields) = owner else {
         return Err(mismatch(owner, "ownerReferences", "v1.OwnerReference"));
     };
@@ -321,7 +347,7 @@ fn clean_owner(owner: &mut Value, path: &Path, unknown: &mut Vec<String>) -> Res
             true
         }
         _ => {
-            unknown.push(path.child(name).to_string());
+            unknown.note(&Trail::Field(path, name));
             false
         }
     });

@@ -415,6 +415,83 @@ fn unknown_fields_below_a_long_key_do_not_become_as_many_long_paths() {
 }
 
 #[test]
+fn errors_below_a_long_key_do_not_become_as_many_long_paths() {
+    const MANY: usize = 200_000;
+    let flexible =
+        json!({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true});
+    let schema = spec_schema(json!({
+        "type": "object",
+        "additionalProperties": {"type": "object", "properties": {
+            "numbers": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "ports": {"type": "array", "x-kubernetes-list-type": "set", "items": flexible},
+            "names": {"type": "array", "items": {"type": "string", "minLength": 1}}}},
+    }));
+    let object = |inside: Value| json!({"spec": {"k".repeat(1 << 20): inside}});
+    let size = |errors: &[crate::field::Error]| -> usize {
+        errors.iter().map(|error| error.field.len() + error.detail.len()).sum()
+    };
+    // With a path for each of them, hundreds of gigabytes would be written.
+    let numbers: serde_json::Map<String, Value> =
+        (0..MANY).map(|number| (format!("f{number}"), json!("x"))).collect();
+    let errors = schema.validate(&object(json!({"numbers": numbers})), None);
+    assert!(
+        errors.len() == 1000 && size(&errors) < 20 << 20,
+        "{} errors, {} bytes",
+        errors.len(),
+        size(&errors)
+    );
+    let ports: Vec<String> = (0..MANY).map(|number| format!("p{}", number / 2)).collect();
+    let names = vec!["a"; MANY];
+    let object = object(json!({"ports": ports, "names": names}));
+    assert!(schema.validate(&object, None).is_empty());
+    let errors = schema.validate_lists(&object);
+    assert!(
+        errors.len() == 1000 && size(&errors) < 20 << 20,
+        "{} errors, {} bytes",
+        errors.len(),
+        size(&errors)
+    );
+}
+
+#[test]
+fn metadata_of_embedded_objects_below_a_long_key_do_not_become_as_many_long_paths() {
+    let schema = spec_schema(json!({
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": "object", "x-kubernetes-embedded-resource": true}},
+    }));
+    const MANY: usize = 100_000;
+    let embedded = json!({"metadata": {"odd": 1, "labels": {"-": "x"}}});
+    let mut object = json!({"spec": {"k".repeat(1 << 20): vec![embedded; MANY]}});
+    // With a path for each of them, hundreds of gigabytes would be written.
+    let unknown = schema.coerce_metadata(&mut object, Malformed::Refuse).unwrap();
+    assert!(!unknown.is_empty() && unknown.len() < 10, "{} paths of a megabyte", unknown.len());
+    let errors = schema.validate_embedded(&object);
+    let size: usize = errors.iter().map(|error| error.field.len()).sum();
+    assert!(errors.len() == 1000 && size < 20 << 20, "{} errors, {size} bytes", errors.len());
+}
+
+#[test]
+fn long_map_lists_are_compared_by_their_keys() {
+    const MANY: usize = 200_000;
+    let schema = spec_schema(json!({
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer", "maximum": 1}}},
+    }));
+    let item = |number: usize| json!({"k": number.to_string(), "v": 2});
+    let stored: Vec<Value> = (0..MANY).map(item).collect();
+    let mut turned: Vec<Value> = stored.iter().rev().cloned().collect();
+    let stored = json!({"spec": stored});
+    // Looking for each item in the other list would take hours.
+    assert!(schema.validate(&json!({"spec": turned}), Some(&stored)).is_empty());
+    turned.push(json!({"k": "new", "v": 3}));
+    let errors = texts(&schema.validate(&json!({"spec": turned}), Some(&stored)));
+    assert_eq!(
+        errors,
+        ["spec[200000].v: Invalid value: 3: spec[200000].v in body should be less than or equal to 1"]
+    );
+}
+
+#[test]
 fn defaults_cannot_make_an_object_larger_than_what_can_be_stored() {
     let schema = spec_schema(json!({
         "type": "object",

@@ -7,13 +7,14 @@
 //! not lock up old objects. Fields correspond by name, items of map lists by key, other items not at all. A field that
 //! the schema does not specify corresponds to nothing, so that an object with one always counts as changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use super::{Additional, Kind, ListType, Node, NodeId, Rules, Schema, formats};
-use crate::field::{Error, Errors, Path};
+use crate::field::{Complaints, Error, Errors, Path, PathBudget, Trail};
 use crate::go;
+use crate::status::MOST_ERRORS;
 
 impl Schema {
     /// Checks an object; with the stored object given, only what differs from it.
@@ -40,15 +41,16 @@ impl Schema {
         prefix: Option<&Path>,
     ) -> Errors {
         let mut outcome = Outcome::default();
-        Validator { schema: self, prefix }.node(id, value, stored, "", &mut outcome);
+        let validator = Validator { schema: self, prefix, paths: PathBudget::default() };
+        validator.node(id, value, stored, &Trail::Root, &mut outcome);
         outcome.errors
     }
 
     /// Checks that set and map lists hold no item twice.
     pub fn validate_lists(&self, object: &Value) -> Errors {
-        let mut errors = Errors::new();
-        Lists { schema: self }.node(0, object, &Path::default(), &mut errors);
-        errors
+        let mut complaints = Complaints::default();
+        Lists { schema: self }.node(0, object, &Trail::Root, &mut complaints);
+        complaints.errors
     }
 
     /// As [`Schema::validate_lists`], for a changed object: one that was broken already may stay so.
@@ -65,12 +67,14 @@ impl Schema {
                 let Some(item_schema) = node.items.filter(|_| node.list == ListType::Map) else {
                     return items == before;
                 };
+                if items.len() != before.len() {
+                    return false;
+                }
                 // The order of a map list means nothing.
-                items.len() == before.len()
-                    && items.iter().all(|item| {
-                        correlated(node, item, stored)
-                            .is_some_and(|before| self.is_unchanged(item_schema, item, before))
-                    })
+                let known = Known::of(node, stored);
+                items.iter().all(|item| {
+                    known.find(item).is_some_and(|before| self.is_unchanged(item_schema, item, before))
+                })
             }
             (Value::Object(entries), Value::Object(before)) => {
                 entries.len() == before.len()
@@ -93,7 +97,8 @@ struct Outcome {
 
 impl Outcome {
     fn merge(&mut self, other: Self) {
-        self.errors.extend(other.errors);
+        let room = MOST_ERRORS.saturating_sub(self.errors.len());
+        self.errors.extend(other.errors.into_iter().take(room));
         self.matches += other.matches;
     }
 }
@@ -101,9 +106,18 @@ impl Outcome {
 struct Validator<'a> {
     schema: &'a Schema,
     prefix: Option<&'a Path>,
+    paths: PathBudget,
 }
 
 impl Validator<'_> {
+    /// Notes an error, which is made of the field and of the walked path. What nobody would be told is not made.
+    fn tell(&self, path: &Trail<'_>, out: &mut Outcome, error: impl FnOnce(&Path, &str) -> Error) {
+        if out.errors.len() < MOST_ERRORS {
+            let path = self.paths.path(path);
+            out.errors.push(error(&self.at(&path), &path));
+        }
+    }
+
     /// The field of an error: the walked path, behind the prefix if there is one.
     fn at(&self, path: &str) -> Path {
         let path = path.trim_start_matches('.');
@@ -120,7 +134,7 @@ impl Validator<'_> {
         Error::invalid(&self.at(""), "", message)
     }
 
-    fn node(&self, id: NodeId, value: &Value, stored: Option<&Value>, path: &str, out: &mut Outcome) {
+    fn node(&self, id: NodeId, value: &Value, stored: Option<&Value>, path: &Trail<'_>, out: &mut Outcome) {
         if stored.is_some_and(|stored| self.schema.is_unchanged(id, value, stored)) {
             out.matches += 1;
             return;
@@ -156,7 +170,7 @@ impl Validator<'_> {
         out.matches += 1;
     }
 
-    fn check_type(&self, node: &Node, value: &Value, path: &str, out: &mut Outcome) {
+    fn check_type(&self, node: &Node, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
         let types: &[&str] = if node.int_or_string {
             &["integer", "string"]
         } else {
@@ -175,8 +189,10 @@ impl Validator<'_> {
             return;
         }
         let mut wrong = |expected: &str, found: &str| {
-            let message = format!("{path} in body must be of type {expected}: {}", go::quote(found));
-            out.errors.push(Error::type_invalid(&self.at(path), found, message));
+            self.tell(path, out, |at, path| {
+                let message = format!("{path} in body must be of type {expected}: {}", go::quote(found));
+                Error::type_invalid(at, found, message)
+            });
         };
         let (found, number_format) = match value {
             Value::Null => {
@@ -212,14 +228,16 @@ impl Validator<'_> {
         out.matches += 1;
     }
 
-    fn check_combinations(&self, rules: &Rules, value: &Value, path: &str, out: &mut Outcome) {
+    fn check_combinations(&self, rules: &Rules, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
         // Once anything has changed here, combinations are held against all of it.
         let run = |id: NodeId| {
             let mut outcome = Outcome::default();
             self.node(id, value, None, path, &mut outcome);
             outcome
         };
-        let shown = go::quote(path);
+        let complain = |out: &mut Outcome, words: &str| {
+            self.tell(path, out, |_, path| self.placeless(format!("{} {words}", go::quote(path))));
+        };
         let better = |best: &Option<Outcome>, outcome: &Outcome| {
             best.as_ref().is_none_or(|best| outcome.matches > best.matches)
         };
@@ -239,8 +257,7 @@ impl Validator<'_> {
             match (valid, best) {
                 (Some(outcome), _) => out.merge(outcome),
                 (None, best) => {
-                    let message = format!("{shown} must validate at least one schema (anyOf)");
-                    out.errors.push(self.placeless(message));
+                    complain(out, "must validate at least one schema (anyOf)");
                     out.merge(best.unwrap_or_default());
                 }
             }
@@ -264,8 +281,7 @@ impl Validator<'_> {
                     0 => "Found none valid".to_owned(),
                     count => format!("Found {count} valid alternatives"),
                 };
-                let message = format!("{shown} must validate one and only one schema (oneOf). {how}");
-                out.errors.push(self.placeless(message));
+                complain(out, &format!("must validate one and only one schema (oneOf). {how}"));
                 out.merge(best.unwrap_or_default());
             }
         }
@@ -278,45 +294,44 @@ impl Validator<'_> {
             }
             if valid != rules.all_of.len() {
                 let none = if valid == 0 { ". None validated" } else { "" };
-                out.errors
-                    .push(self.placeless(format!("{shown} must validate all the schemas (allOf){none}")));
+                complain(out, &format!("must validate all the schemas (allOf){none}"));
             }
         }
         if let Some(id) = rules.not
             && run(id).errors.is_empty()
         {
-            out.errors.push(self.placeless(format!("{shown} must not validate the schema (not)")));
+            complain(out, "must not validate the schema (not)");
         }
     }
 
-    fn check_string(&self, node: &Node, rules: &Rules, text: &str, path: &str, out: &mut Outcome) {
+    fn check_string(&self, node: &Node, rules: &Rules, text: &str, path: &Trail<'_>, out: &mut Outcome) {
         let length = || i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-        let at = || self.at(path);
+        let complain = |out: &mut Outcome, words: &str| {
+            self.tell(path, out, |at, path| Error::invalid(at, text, format!("{path} in body {words}")));
+        };
         if let Some(most) = rules.max_length.filter(|most| length() > *most) {
-            out.errors.push(Error::too_long(&at(), usize::try_from(most).unwrap_or(0)));
+            self.tell(path, out, |at, _| Error::too_long(at, usize::try_from(most).unwrap_or(0)));
         } else if let Some(least) = rules.min_length.filter(|least| length() < *least) {
-            let message = format!("{path} in body should be at least {least} chars long");
-            out.errors.push(Error::invalid(&at(), text, message));
+            complain(out, &format!("should be at least {least} chars long"));
         } else if let Some(pattern) = &rules.pattern {
             let source = &pattern.source;
-            let message = match pattern.regex() {
-                Some(regex) if regex.is_match(text) => None,
-                Some(_) => Some(format!("{path} in body should match '{source}'")),
-                None => Some(format!("{path} in body should match '{source}, but pattern is invalid'")),
-            };
-            if let Some(message) = message {
-                out.errors.push(Error::invalid(&at(), text, message));
+            match pattern.regex() {
+                Some(regex) if regex.is_match(text) => {}
+                Some(_) => complain(out, &format!("should match '{source}'")),
+                None => complain(out, &format!("should match '{source}, but pattern is invalid'")),
             }
         }
         let format = formats::enforced(node.kind, &rules.format);
         if !formats::accepts(format, text) {
-            let message = format!("{path} in body must be of type {format}: {}", go::quote(text));
-            out.errors.push(Error::type_invalid(&at(), text, message));
+            self.tell(path, out, |at, path| {
+                let message = format!("{path} in body must be of type {format}: {}", go::quote(text));
+                Error::type_invalid(at, text, message)
+            });
         }
     }
 
     /// Says, besides what is said about its type, that a number is not one of those that its type and format can hold.
-    fn check_range(&self, node: &Node, format: &str, value: &Value, path: &str, out: &mut Outcome) {
+    fn check_range(&self, node: &Node, format: &str, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
         let (kind, fits) = if node.kind == Some(Kind::Integer) {
             let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
             let whole = whole.or_else(|| {
@@ -340,12 +355,13 @@ impl Validator<'_> {
             } else {
                 format!("with format {format}")
             };
-            let message = format!("Checked value must be of type {kind} {format} in {path}");
-            out.errors.push(self.placeless(message));
+            self.tell(path, out, |_, path| {
+                self.placeless(format!("Checked value must be of type {kind} {format} in {path}"))
+            });
         }
     }
 
-    fn check_number(&self, node: &Node, rules: &Rules, value: &Value, path: &str, out: &mut Outcome) {
+    fn check_number(&self, node: &Node, rules: &Rules, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
         let Some(number) = value.as_f64() else { return };
         let whole = value.as_i64();
         self.check_range(node, &rules.format, value, path, out);
@@ -356,7 +372,9 @@ impl Validator<'_> {
             None => number.partial_cmp(&bound),
         };
         let mut complain = |words: String| {
-            out.errors.push(Error::invalid(&self.at(path), value.clone(), format!("{path} in body {words}")));
+            self.tell(path, out, |at, path| {
+                Error::invalid(at, value.clone(), format!("{path} in body {words}"))
+            });
         };
         if let Some(factor) = rules.multiple_of {
             let multiple = match whole {
@@ -388,31 +406,36 @@ impl Validator<'_> {
         node: &Node,
         items: &[Value],
         stored: Option<&Value>,
-        path: &str,
+        path: &Trail<'_>,
         out: &mut Outcome,
     ) {
         if let Some(id) = node.items {
+            let known = stored.map(|stored| Known::of(node, stored));
             for (index, item) in items.iter().enumerate() {
-                let before = stored.and_then(|stored| correlated(node, item, stored));
-                self.node(id, item, before, &format!("{path}[{index}]"), out);
+                let before = known.as_ref().and_then(|known| known.find(item));
+                self.node(id, item, before, &Trail::Item(path, index), out);
             }
         }
         let Some(rules) = &node.rules else { return };
         let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
         if let Some(least) = rules.min_items.filter(|least| size < *least) {
-            let message = format!("{path} in body should have at least {least} items");
-            out.errors.push(Error::invalid(&self.at(path), size, message));
+            self.tell(path, out, |at, path| {
+                Error::invalid(at, size, format!("{path} in body should have at least {least} items"))
+            });
         }
         if let Some(most) = rules.max_items.filter(|most| size > *most) {
-            out.errors.push(Error::too_many(&self.at(path), items.len(), usize::try_from(most).unwrap_or(0)));
+            let most = usize::try_from(most).unwrap_or(0);
+            self.tell(path, out, |at, _| Error::too_many(at, items.len(), most));
         }
-        if rules.unique_items && items.iter().enumerate().any(|(index, item)| items[..index].contains(item)) {
-            let message = format!("{path} in body shouldn't contain duplicates");
-            out.errors.push(Error::invalid(&self.at(path), "", message));
+        let mut seen: HashSet<&Value> = HashSet::new();
+        if rules.unique_items && !items.iter().all(|item| seen.insert(item)) {
+            self.tell(path, out, |at, path| {
+                Error::invalid(at, "", format!("{path} in body shouldn't contain duplicates"))
+            });
         }
     }
 
-    fn check_enum(&self, rules: &Rules, value: &Value, path: &str, out: &mut Outcome) {
+    fn check_enum(&self, rules: &Rules, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
         if rules.allowed.is_empty() || rules.allowed.contains(value) {
             return;
         }
@@ -425,7 +448,7 @@ impl Validator<'_> {
             })
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        out.errors.push(Error::not_supported(&self.at(path), value.clone(), &names));
+        self.tell(path, out, |at, _| Error::not_supported(at, value.clone(), &names));
     }
 
     fn check_object(
@@ -433,25 +456,27 @@ impl Validator<'_> {
         node: &Node,
         entries: &Map<String, Value>,
         stored: Option<&Value>,
-        path: &str,
+        path: &Trail<'_>,
         out: &mut Outcome,
     ) {
         let size = i64::try_from(entries.len()).unwrap_or(i64::MAX);
         if let Some(rules) = &node.rules {
             if let Some(least) = rules.min_properties.filter(|least| size < *least) {
-                let message = format!("{path} in body should have at least {least} properties");
-                out.errors.push(Error::invalid(&self.at(path), size, message));
+                self.tell(path, out, |at, path| {
+                    Error::invalid(
+                        at,
+                        size,
+                        format!("{path} in body should have at least {least} properties"),
+                    )
+                });
             }
             if let Some(most) = rules.max_properties.filter(|most| size > *most) {
-                out.errors.push(Error::too_many(
-                    &self.at(path),
-                    entries.len(),
-                    usize::try_from(most).unwrap_or(0),
-                ));
+                let most = usize::try_from(most).unwrap_or(0);
+                self.tell(path, out, |at, _| Error::too_many(at, entries.len(), most));
             }
         }
         for (name, value) in entries {
-            let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let below = Trail::Field(path, name);
             // Versions are told apart by these two alone: an unchanged one may be invalid in this version.
             let is_type = path.is_empty() && matches!(name.as_str(), "apiVersion" | "kind");
             let before = stored.filter(|_| !is_type).and_then(|stored| stored.get(name));
@@ -459,27 +484,49 @@ impl Validator<'_> {
                 (Some(id), _) => self.node(id, value, before, &below, out),
                 (None, Some(Additional::Schema(id))) => self.node(*id, value, before, &below, out),
                 (None, Some(Additional::Allowed(false))) => {
-                    let message = format!("{below} in body is a forbidden property");
-                    out.errors.push(Error::invalid(&self.at(path), name.as_str(), message));
+                    self.tell(path, out, |at, path| {
+                        let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                        Error::invalid(at, name.as_str(), format!("{below} in body is a forbidden property"))
+                    });
                 }
                 _ => {}
             }
         }
         if let Some(rules) = &node.rules {
             for name in rules.required.iter().filter(|name| !entries.contains_key(*name)) {
-                out.errors.push(Error::required(&self.at(&format!("{path}.{name}")), ""));
+                self.tell(path, out, |_, path| Error::required(&self.at(&format!("{path}.{name}")), ""));
             }
         }
     }
 }
 
-/// Returns the stored item that an item of a map list corresponds to.
-fn correlated<'a>(node: &Node, item: &Value, stored: &'a Value) -> Option<&'a Value> {
-    if node.list != ListType::Map {
-        return None;
+/// The items of a stored list, by what identifies them. Only those of map lists can be found again. Looking through the whole list for
+/// each item would take minutes for lists that fit into an object.
+struct Known<'a> {
+    keys: &'a [String],
+    items: HashMap<Vec<Option<&'a Value>>, &'a Value>,
+}
+
+impl<'a> Known<'a> {
+    fn of(node: &'a Node, stored: &'a Value) -> Self {
+        let mut known = Self { keys: &node.list_keys, items: HashMap::new() };
+        if node.list == ListType::Map {
+            for item in stored.as_array().into_iter().flatten() {
+                let identity = known.identity(item);
+                known.items.entry(identity).or_insert(item);
+            }
+        }
+        known
     }
-    let same = |candidate: &&Value| node.list_keys.iter().all(|key| candidate.get(key) == item.get(key));
-    stored.as_array()?.iter().find(same)
+
+    fn identity<'b>(&self, item: &'b Value) -> Vec<Option<&'b Value>> {
+        self.keys.iter().map(|key| item.get(key)).collect()
+    }
+
+    /// Returns the stored item that an item corresponds to.
+    fn find(&self, item: &Value) -> Option<&'a Value> {
+        self.items.get(&self.identity(item)).copied()
+    }
 }
 
 /// The check of set and map lists; its paths print free keys in brackets.
@@ -488,43 +535,42 @@ pub struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    fn node(&self, id: NodeId, value: &Value, path: &Path, errors: &mut Errors) {
+    fn node(&self, id: NodeId, value: &Value, path: &Trail<'_>, complaints: &mut Complaints) {
         let node = self.schema.node(id);
         match value {
             Value::Object(entries) => {
                 for (name, value) in entries {
                     if let Some(id) = node.property(name) {
-                        self.node(id, value, &path.child(name), errors);
+                        self.node(id, value, &Trail::Field(path, name), complaints);
                     } else if let Some(Additional::Schema(id)) = &node.additional {
-                        self.node(*id, value, &path.key(name), errors);
+                        self.node(*id, value, &Trail::Key(path, name), complaints);
                     }
                 }
             }
             Value::Array(items) => {
                 match node.list {
                     ListType::Atomic => {}
-                    ListType::Set => repeated(items.iter().cloned(), path, errors),
+                    ListType::Set => repeated(items.iter().cloned(), path, complaints),
                     ListType::Map => {
                         let odd = items.iter().position(|item| !item.is_object() && !item.is_null());
                         if let Some(index) = odd {
-                            errors.push(Error::invalid(
-                                &path.index(index),
-                                items[index].clone(),
-                                "must be an object for an array of list-type map",
-                            ));
+                            complaints.tell(&Trail::Item(path, index), |at| {
+                                let text = "must be an object for an array of list-type map";
+                                Error::invalid(at, items[index].clone(), text)
+                            });
                         } else {
                             let keys = items.iter().map(|item| {
                                 let present =
                                     node.list_keys.iter().filter_map(|key| Some((key, item.get(key)?)));
                                 json!(present.collect::<std::collections::BTreeMap<_, _>>())
                             });
-                            repeated(keys, path, errors);
+                            repeated(keys, path, complaints);
                         }
                     }
                 }
                 if let Some(id) = node.items {
                     for (index, item) in items.iter().enumerate() {
-                        self.node(id, item, &path.index(index), errors);
+                        self.node(id, item, &Trail::Item(path, index), complaints);
                     }
                 }
             }
@@ -534,13 +580,13 @@ impl Lists<'_> {
 }
 
 /// Reports the second occurrence of each repeated value.
-fn repeated(values: impl Iterator<Item = Value>, path: &Path, errors: &mut Errors) {
+fn repeated(values: impl Iterator<Item = Value>, path: &Trail<'_>, complaints: &mut Complaints) {
     let mut seen = BTreeSet::new();
     let mut reported = BTreeSet::new();
     for (index, value) in values.enumerate() {
         let text = crate::json::write(&value);
         if !seen.insert(text.clone()) && reported.insert(text) {
-            errors.push(Error::duplicate(&path.index(index), value));
+            complaints.tell(&Trail::Item(path, index), |at| Error::duplicate(at, value));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! GET of one object and of collections: selectors, revisions, pages, representations.
 
 use std::borrow::Cow;
+use std::io::Write as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use apimachinery::selector::{FieldSelector, LabelSelector};
 use apimachinery::status::Status;
 use base64::Engine;
 use bytes::Bytes;
+use flate2::write::GzEncoder;
 use http::Response;
 use native::resources::FieldLabels;
 use serde::{Deserialize, Serialize};
@@ -125,6 +127,27 @@ impl Selection {
         })
     }
 
+    /// Takes the selected objects up to a limit (0 is none); says whether there are more.
+    fn choose<'a>(
+        &self,
+        kind: &Kind,
+        candidates: impl Iterator<Item = &'a Arc<Entry>>,
+        limit: usize,
+    ) -> (Vec<Arc<Entry>>, bool) {
+        let everything = self.is_everything();
+        let mut chosen: Vec<Arc<Entry>> = Vec::new();
+        for entry in candidates {
+            if !everything && !self.matches(kind, entry) {
+                continue;
+            }
+            if limit > 0 && chosen.len() == limit {
+                return (chosen, true);
+            }
+            chosen.push(entry.clone());
+        }
+        (chosen, false)
+    }
+
     /// Walks the part of a snapshot that can hold selected objects, from after `start` on.
     fn walk<'a>(
         &self,
@@ -239,7 +262,18 @@ pub async fn list(
         native: !kind.is_custom(),
     })?;
     let is_table = matches!(accepted.shape, Shape::Table { .. });
-    let Page { entries, metadata } = page(server, context, kind, namespace, is_table).await?;
+    let page = page(server, context, kind, namespace, is_table).await?;
+    send(server, context, kind, page, accepted).await
+}
+
+/// Answers with what a list shows: in pieces if it can be, or else as a whole that the user is charged with.
+pub async fn send(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    Page { entries, metadata }: Page,
+    accepted: Accepted,
+) -> Result<Response<Body>, Status> {
     if accepted.media == Media::Json
         && accepted.shape == Shape::Object
         && !accepted.pretty
@@ -370,8 +404,6 @@ pub async fn page(
         }
     };
     let revision = snapshot.revision();
-    let mut entries: Vec<Arc<Entry>> = Vec::new();
-    let mut rest = false;
     let everything = selection.is_everything();
     // Fields are selected in the version that was asked for, so that what a webhook converts has to be converted first.
     let converted = if selection.reads_bodies() && kind.is_converted() {
@@ -388,16 +420,19 @@ pub async fn page(
         Some(converted) => Box::new(converted.iter()),
         None => selection.walk(&snapshot, start.as_deref()),
     };
-    for entry in candidates {
-        if !everything && !selection.matches(kind, entry) {
-            continue;
-        }
-        if limit > 0 && entries.len() == limit {
-            rest = true;
-            break;
-        }
-        entries.push(entry.clone());
-    }
+    let read: usize = if selection.reads_bodies() {
+        selection.walk(&snapshot, start.as_deref()).map(|entry| entry.value.len()).sum()
+    } else {
+        0
+    };
+    let (mut entries, rest) = if read < LARGE {
+        selection.choose(kind, candidates, limit)
+    } else {
+        // Every object is decoded to look at its fields, and others must not wait for that.
+        let candidates: Vec<Arc<Entry>> = candidates.cloned().collect();
+        let (selection, kind) = (selection.clone(), kind.clone());
+        off_the_workers(server, context, move || selection.choose(&kind, candidates.iter(), limit)).await?
+    };
     entries = conversion::entries(server, kind, entries).await?;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     if rest {
@@ -581,17 +616,10 @@ fn stream_items(kind: &Arc<Kind>, metadata: Value, entries: Vec<Arc<Entry>>, gzi
         kind.list_kind, kind.api_version
     );
     let size: usize = entries.iter().map(|entry| entry.value.len() + 64).sum();
-    let mut pieces =
+    let pieces =
         ItemPieces { kind: kind.clone(), entries: entries.into_iter(), first: true, state: Some(head) };
     if gzip && size > super::GZIP_FROM {
-        let mut encoder =
-            flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
-        for piece in &mut pieces {
-            use std::io::Write;
-            encoder.write_all(&piece).expect("memory takes what is written");
-        }
-        let bytes = encoder.finish().expect("memory takes what is written");
-        let mut response = respond::bytes_of(200, bytes, "application/json");
+        let mut response = respond::stream(200, body::pieces(Compressed::new(pieces)), "application/json");
         super::mark_gzip(&mut response);
         return response;
     }
@@ -640,6 +668,47 @@ impl Iterator for ItemPieces {
         }
         out.extend_from_slice(b"]}\n");
         Some(out.into())
+    }
+}
+
+/// Pieces of a document, compressed while they are sent: a list of any size takes the memory of a few pieces, and nobody waits until
+/// the whole is compressed.
+struct Compressed<I> {
+    pieces: I,
+    /// `None` after the end.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl<I> Compressed<I> {
+    /// So many pieces are compressed before something is sent, however little comes of them.
+    const AT_ONCE: usize = 8;
+
+    fn new(pieces: I) -> Self {
+        Self { pieces, encoder: Some(GzEncoder::new(Vec::new(), flate2::Compression::fast())) }
+    }
+}
+
+impl<I: Iterator<Item = Bytes>> Iterator for Compressed<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut encoder = self.encoder.take()?;
+        for _ in 0..Self::AT_ONCE {
+            let Some(piece) = self.pieces.next() else {
+                return Some(encoder.finish().expect("memory takes what is written").into());
+            };
+            encoder.write_all(&piece).expect("memory takes what is written");
+            if encoder.get_ref().len() >= PIECE {
+                break;
+            }
+        }
+        if encoder.get_ref().is_empty() {
+            // An empty piece could be taken for the end.
+            encoder.flush().expect("memory takes what is written");
+        }
+        let sent = std::mem::take(encoder.get_mut());
+        self.encoder = Some(encoder);
+        Some(sent.into())
     }
 }
 
@@ -723,6 +792,31 @@ mod tests {
     use super::*;
     use crate::auth::User;
     use crate::http::{Query, RequestInfo};
+
+    #[test]
+    fn a_list_is_compressed_piece_by_piece() {
+        use std::io::Read as _;
+        // Text that shrinks to nothing, and noise that does not shrink at all.
+        let mut noise = 1_u64;
+        let mut next = || {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise >> 56) as u8
+        };
+        for compressible in [true, false] {
+            let pieces: Vec<Bytes> = (0..40)
+                .map(|_| {
+                    (0..PIECE).map(|_| if compressible { b'a' } else { next() }).collect::<Vec<u8>>().into()
+                })
+                .collect();
+            let sent: Vec<Bytes> = Compressed::new(pieces.iter().cloned()).collect();
+            assert!(sent.len() > 4, "{} pieces", sent.len());
+            assert!(sent.iter().all(|piece| !piece.is_empty() && piece.len() < 4 * PIECE));
+            let mut read = Vec::new();
+            let together: Vec<u8> = sent.iter().flatten().copied().collect();
+            flate2::read::GzDecoder::new(&together[..]).read_to_end(&mut read).unwrap();
+            assert!(read.iter().eq(pieces.iter().flatten()), "what was sent is what there was");
+        }
+    }
 
     #[test]
     fn a_watch_of_one_name_selects_nothing_else() {

@@ -21,7 +21,6 @@ use apimachinery::object::Object;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
-use serde_json::json;
 
 use self::context::{Context, WriteOptions};
 use self::delete::DeleteOptions;
@@ -202,30 +201,8 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         "deletecollection" => {
             let accepted = context.accept(list::object_offer(&kind))?;
             let options = DeleteOptions::parse(context, &kind, &body)?;
-            let (mut items, metadata) =
-                delete::delete_collection(server, context, &kind, namespace, &options).await?;
-            if !kind.is_custom() && accepted.shape == Shape::Object {
-                // As in any list of a native kind, the items do not repeat what the list says.
-                for fields in items.iter_mut().filter_map(serde_json::Value::as_object_mut) {
-                    fields.remove("apiVersion");
-                    fields.remove("kind");
-                }
-            }
-            let document = match accepted.shape {
-                Shape::Object => json!({
-                    "kind": kind.list_kind,
-                    "apiVersion": kind.api_version,
-                    "metadata": metadata,
-                    "items": items,
-                }),
-                Shape::Table { beta } => {
-                    let include = table::Include::parse(context)?;
-                    table::of_objects(server, &kind, items, metadata, include, beta)
-                }
-                Shape::Metadata { .. } => return Err(table::is_a_list(&kind).into()),
-                Shape::MetadataList { beta } => table::partial_list(items.into_iter(), metadata, beta),
-            };
-            respond::value(200, &document, accepted)
+            let page = delete::delete_collection(server, context, &kind, namespace, &options).await?;
+            list::send(server, context, &kind, page, accepted).await?
         }
         _ => return Err(Status::method_not_allowed().into()),
     };

@@ -819,7 +819,7 @@ fn is_finished(kind: &Kind, new: &Value, old: &Value) -> bool {
 fn bump_generation(object: &mut Value) {
     let metadata = object.metadata_mut();
     let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0);
-    metadata.insert("generation".to_owned(), (generation + 1).into());
+    metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
 }
 
 /// Removes repeated owner references, which are tolerated with a warning.
@@ -890,20 +890,40 @@ mod tests {
     use crate::http::{Query, RequestInfo};
 
     #[test]
+    fn only_exact_repetitions_among_owners_are_dropped() {
+        let query = || Query::parse(None);
+        let info = RequestInfo::parse(&Method::GET, "/version", &query());
+        let context = Context::new(Method::GET, info, query(), HeaderMap::new(), Arc::new(User::default()));
+        let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "1"});
+        let mut object = json!({"metadata": {"ownerReferences": [owner("p"), owner("q"), owner("p")]}});
+        dedup_owners(object.metadata_mut(), &context, "");
+        assert_eq!(object, json!({"metadata": {"ownerReferences": [owner("p"), owner("q")]}}));
+        let warnings = context.take_warnings();
+        assert!(warnings.len() == 1 && warnings[0].ends_with("UID(s) observed: 1"), "{warnings:?}");
+        dedup_owners(object.metadata_mut(), &context, "");
+        assert!(context.take_warnings().is_empty());
+    }
+
+    #[test]
+    fn the_largest_generation_stays_the_largest() {
+        let mut object = json!({"metadata": {"generation": i64::MAX}});
+        bump_generation(&mut object);
+        assert_eq!(object["metadata"]["generation"], json!(i64::MAX));
+    }
+
+    #[test]
     fn repeated_owners_are_dropped_however_many_there_are() {
         let query = || Query::parse(None);
         let info = RequestInfo::parse(&Method::GET, "/version", &query());
         let context = Context::new(Method::GET, info, query(), HeaderMap::new(), Arc::new(User::default()));
         let owner = |number: usize| json!({"kind": "Pod", "name": "p", "uid": number.to_string()});
-        let mut owners: Vec<Value> = (0..100_000).map(owner).collect();
+        let mut owners: Vec<Value> = (0..300_000).map(owner).collect();
         owners.extend([owner(7), owner(8)]);
         let mut object = json!({"metadata": {"ownerReferences": owners}});
-        let started = std::time::Instant::now();
+        // Comparing each with each would take hours.
         dedup_owners(object.metadata_mut(), &context, "");
-        // Comparing each with each takes minutes.
-        assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
         let left = object["metadata"]["ownerReferences"].as_array().expect("a list");
-        assert_eq!((left.len(), &left[8]), (100_000, &owner(8)));
+        assert_eq!((left.len(), &left[8]), (300_000, &owner(8)));
         let warnings = context.take_warnings();
         assert!(warnings.len() == 1 && warnings[0].ends_with("observed: 7, 8"), "{warnings:?}");
     }

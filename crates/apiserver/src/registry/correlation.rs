@@ -3,6 +3,8 @@
 //! Fields have the past of their name, items of lists of type map that of their keys. Items of other lists have none, and count
 //! as unchanged if the whole list is. What no schema describes counts as changed.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 /// A place in an object on its way from an older to a newer version.
@@ -39,17 +41,30 @@ impl<'a> Correlation<'a> {
         }
     }
 
-    /// An item of a list.
-    pub(super) fn index(&self, index: usize) -> Self {
-        match self.here {
-            None => self.clone(),
-            Some(here) => Self { here: here.index(index), above: Some(here) },
-        }
+    /// The items of a list.
+    pub(super) fn items(&self) -> Items<'a> {
+        let past = self.here.and_then(|here| Counterparts::of(here.schema, here.old));
+        Items { list: self.clone(), past }
     }
 
     /// Says whether the value here, or what it is a part of, is as it was.
     pub(super) fn is_unchanged(&self) -> bool {
         self.here.or(self.above).is_some_and(Pair::is_unchanged)
+    }
+}
+
+/// The items of a list on their way from an older to a newer version.
+pub(super) struct Items<'a> {
+    list: Correlation<'a>,
+    past: Option<Counterparts<'a>>,
+}
+
+impl<'a> Items<'a> {
+    pub(super) fn index(&self, index: usize) -> Correlation<'a> {
+        match self.list.here {
+            None => self.list.clone(),
+            Some(here) => Correlation { here: here.item(index, self.past.as_ref()), above: Some(here) },
+        }
     }
 }
 
@@ -61,9 +76,9 @@ impl<'a> Pair<'a> {
         Some(Self { schema: property.or_else(additional)?, new, old })
     }
 
-    fn index(self, index: usize) -> Option<Self> {
+    fn item(self, index: usize, past: Option<&Counterparts<'a>>) -> Option<Self> {
         let new = self.new.as_array()?.get(index)?;
-        let old = counterpart(self.schema, new, self.old)?;
+        let old = past?.find(new)?;
         Some(Self { schema: self.schema.get("items")?, new, old })
     }
 
@@ -74,8 +89,11 @@ impl<'a> Pair<'a> {
                     && new.keys().all(|name| self.key(name).is_some_and(Self::is_unchanged))
             }
             (Value::Array(new), Value::Array(old)) if is_map(self.schema) => {
-                new.len() == old.len()
-                    && (0..new.len()).all(|index| self.index(index).is_some_and(Self::is_unchanged))
+                if new.len() != old.len() {
+                    return false;
+                }
+                let past = Counterparts::of(self.schema, self.old);
+                (0..new.len()).all(|index| self.item(index, past.as_ref()).is_some_and(Self::is_unchanged))
             }
             (new, old) => new == old,
         }
@@ -86,16 +104,40 @@ fn is_map(schema: &Value) -> bool {
     schema["x-kubernetes-list-type"] == "map"
 }
 
-/// Returns the item of an older list that has the keys of a newer one.
-pub(super) fn counterpart<'a>(schema: &Value, item: &Value, old: &'a Value) -> Option<&'a Value> {
-    let keys = schema.get("x-kubernetes-list-map-keys").filter(|_| is_map(schema))?.as_array()?;
-    let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
-    let scalar = |value: &&Value| !value.is_null() && !value.is_array() && !value.is_object();
-    let key_of = |item: &'a Value, key: &str| item.get(key).filter(scalar);
-    if keys.is_empty() || keys.iter().any(|key| item.get(key).filter(scalar).is_none()) {
-        return None;
+/// The items of an older list of type map, by their keys. Looking through the whole list for each item of a newer one would take
+/// minutes for lists that fit into an object.
+pub(super) struct Counterparts<'a> {
+    keys: Vec<&'a str>,
+    items: HashMap<Vec<&'a Value>, &'a Value>,
+}
+
+impl<'a> Counterparts<'a> {
+    /// Reads an older list; `None` if its items cannot be told apart.
+    pub(super) fn of(schema: &'a Value, old: &'a Value) -> Option<Self> {
+        let keys = schema.get("x-kubernetes-list-map-keys").filter(|_| is_map(schema))?.as_array()?;
+        let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+        if keys.is_empty() {
+            return None;
+        }
+        let mut items = HashMap::new();
+        for item in old.as_array()? {
+            if let Some(identity) = identity(&keys, item) {
+                items.entry(identity).or_insert(item);
+            }
+        }
+        Some(Self { keys, items })
     }
-    old.as_array()?.iter().find(|known| keys.iter().all(|key| key_of(known, key) == item.get(key)))
+
+    /// Returns the item that has the keys of a newer one.
+    pub(super) fn find(&self, item: &Value) -> Option<&'a Value> {
+        self.items.get(&identity(&self.keys, item)?).copied()
+    }
+}
+
+/// Returns the values of the keys, if the item has all of them.
+fn identity<'a>(keys: &[&str], item: &'a Value) -> Option<Vec<&'a Value>> {
+    let scalar = |value: &&Value| !value.is_null() && !value.is_array() && !value.is_object();
+    keys.iter().map(|key| item.get(key).filter(scalar)).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +157,7 @@ mod tests {
         let mut at = Correlation::root(&schema, new, Some(old));
         for step in path {
             at = match step.parse() {
-                Ok(index) => at.index(index),
+                Ok(index) => at.items().index(index),
                 Err(_) => at.key(step),
             };
         }
@@ -141,7 +183,10 @@ mod tests {
         assert!(unchanged(&turned, &old, &["list", "0", "v"]), "the whole list is the same");
         let more = json!({"list": [{"k": "x", "v": 1}, {"k": "y", "v": 1}]});
         assert!(!unchanged(&more, &old, &["list", "0", "v"]));
-        assert_eq!(counterpart(&schema()["properties"]["map"], &json!({"v": 1}), &old["map"]), None);
+        let schema = schema();
+        let known = Counterparts::of(&schema["properties"]["map"], &old["map"]).expect("a list of type map");
+        assert_eq!(known.find(&json!({"v": 1})), None);
+        assert_eq!(known.find(&json!({"k": "y"})), Some(&json!({"k": "y", "v": 2})));
     }
 
     #[test]

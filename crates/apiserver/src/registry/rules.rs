@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apimachinery::field::{Error, Errors, Path};
+use apimachinery::field::{Error, Errors, Path, PathBudget, Trail};
 use apimachinery::pointer;
+use apimachinery::status::MOST_ERRORS;
 use cel::{Decl, Program, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
-use super::correlation::{Correlation, counterpart};
+use super::correlation::{Correlation, Counterparts};
 
 /// What all rules of one object may cost together.
 const PER_OBJECT: u64 = 10_000_000;
@@ -68,9 +69,10 @@ impl Rules {
 
     /// Checks an object, and the change if there was one before.
     pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Verdict {
-        let mut run = Run { budget: PER_OBJECT, verdict: Verdict::default(), over: false };
+        let (verdict, paths) = (Verdict::default(), PathBudget::default());
+        let mut run = Run { budget: PER_OBJECT, verdict, over: false, paths };
         let correlation = Correlation::root(&self.root.schema, object, old);
-        self.root.check(object, old, &correlation, &Path::default(), &mut run);
+        self.root.check(object, old, &correlation, &Trail::Root, &mut run);
         run.verdict
     }
 }
@@ -78,8 +80,9 @@ impl Rules {
 struct Run {
     budget: u64,
     verdict: Verdict,
-    /// The budget is used up: nothing further runs.
+    /// The budget is used up, or more is wrong than can be told: nothing further runs.
     over: bool,
+    paths: PathBudget,
 }
 
 impl Run {
@@ -88,6 +91,16 @@ impl Run {
         let done = program.run(variables, cel::PER_CALL);
         self.budget = self.budget.checked_sub(done.cost)?;
         Some(done.result)
+    }
+
+    /// Returns the path of a place. The whole object has none; a field of it has.
+    fn path(&self, place: &Trail<'_>) -> Path {
+        if place.is_empty() { Path::new("<nil>") } else { Path::new(&self.paths.path(place)) }
+    }
+
+    fn refuse(&mut self, error: Error) {
+        self.verdict.errors.push(error);
+        self.over |= self.verdict.errors.len() >= MOST_ERRORS;
     }
 }
 
@@ -144,19 +157,16 @@ impl Rule {
         value: &Value,
         old: Option<&Value>,
         correlation: &Correlation<'_>,
-        path: &Path,
+        place: &Trail<'_>,
         run: &mut Run,
     ) {
         let kind = pointer::owned(&node.schema, "/type");
         let invalid = |path: &Path, detail: String| Error::invalid(path, kind.clone(), detail);
-        // The whole object has no path; a field of it has.
-        let whole = Path::new("<nil>");
-        let (top, path) = (path, if path.as_str().is_empty() { &whole } else { path });
         let program = match &self.program {
             Ok(program) => program,
             Err(why) => {
                 let detail = format!("rule compile error: compilation failed: {why}");
-                return run.verdict.errors.push(invalid(path, detail));
+                return run.refuse(invalid(&run.path(place), detail));
             }
         };
         let shown = Variables::new().set("self", cel::from_json_with(value, &node.schema));
@@ -174,7 +184,7 @@ impl Rule {
         let Some(result) = run.eval(program, &variables) else {
             run.over = true;
             let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
-            return run.verdict.errors.push(invalid(path, detail.to_owned()));
+            return run.refuse(invalid(&run.path(place), detail.to_owned()));
         };
         let failed = match result {
             Ok(Cel::Bool(true)) => return,
@@ -193,9 +203,13 @@ impl Rule {
             Err(error) => Some(format!("{error} evaluating rule: {}", self.shown())),
         };
         if let Some(detail) = failed {
-            return run.verdict.errors.push(invalid(path, detail));
+            return run.refuse(invalid(&run.path(place), detail));
         }
-        let at = if self.field_path.is_empty() { path.clone() } else { top.child(&self.field_path) };
+        let at = if self.field_path.is_empty() {
+            run.path(place)
+        } else {
+            run.path(&Trail::Field(place, &self.field_path))
+        };
         let told = Variables::new().set("self", cel::from_json_with(value, &node.schema));
         let error = match self.made_message(&plain(told), run) {
             Err(NoMessage::TooDear(detail)) => {
@@ -207,7 +221,7 @@ impl Rule {
         if !self.uses_old() && correlation.is_unchanged() {
             run.verdict.warnings.push(error.to_string());
         } else {
-            run.verdict.errors.push(error);
+            run.refuse(error);
         }
     }
 
@@ -280,7 +294,7 @@ impl Node {
         value: &Value,
         old: Option<&Value>,
         correlation: &Correlation<'_>,
-        path: &Path,
+        place: &Trail<'_>,
         run: &mut Run,
     ) {
         if value.is_null() || run.over {
@@ -291,7 +305,7 @@ impl Node {
             if rule.uses_old() && old.is_none() && !rule.optional_old {
                 continue;
             }
-            rule.run(self, value, old, correlation, path, run);
+            rule.run(self, value, old, correlation, place, run);
             if run.over {
                 return;
             }
@@ -301,17 +315,19 @@ impl Node {
                 for (name, value) in fields {
                     let before = old.and_then(|old| old.get(name));
                     if let Some(node) = self.properties.get(name) {
-                        node.check(value, before, &correlation.key(name), &path.child(name), run);
+                        node.check(value, before, &correlation.key(name), &Trail::Field(place, name), run);
                     } else if let Some(node) = &self.additional {
-                        node.check(value, before, &correlation.key(name), &path.key(name), run);
+                        node.check(value, before, &correlation.key(name), &Trail::Key(place, name), run);
                     }
                 }
             }
             Value::Array(list) => {
                 let Some(node) = &self.items else { return };
+                let past = old.and_then(|old| Counterparts::of(&self.schema, old));
+                let items = correlation.items();
                 for (index, item) in list.iter().enumerate() {
-                    let before = old.and_then(|old| counterpart(&self.schema, item, old));
-                    node.check(item, before, &correlation.index(index), &path.index(index), run);
+                    let before = past.as_ref().and_then(|past| past.find(item));
+                    node.check(item, before, &items.index(index), &Trail::Item(place, index), run);
                 }
             }
             _ => {}
@@ -384,6 +400,24 @@ mod tests {
         assert_eq!(verdict.warnings, ["spec: Invalid value: min must not exceed max"]);
         new["spec"]["min"] = json!(4);
         assert_eq!(check(new, Some(old)).len(), 1);
+    }
+
+    #[test]
+    fn rules_of_long_lists_are_run_in_linear_time() {
+        const MANY: usize = 100_000;
+        let list = |value: &str, turned: bool| {
+            let mut list: Vec<Value> =
+                (0..MANY).map(|number| json!({"k": number.to_string(), "v": value})).collect();
+            if turned {
+                list.reverse();
+            }
+            json!({"spec": {"min": 1, "max": 2, "names": list}})
+        };
+        // Looking for each item in the older list would take hours.
+        assert!(check(list("a", true), Some(list("a", false))).is_empty());
+        let refused = check(list("b", true), Some(list("a", false)));
+        assert_eq!(refused.len(), MOST_ERRORS, "no more than can be told");
+        assert_eq!(refused[0], "spec.names[0].v: Invalid value: \"b\": failed rule: self == oldSelf");
     }
 
     #[test]

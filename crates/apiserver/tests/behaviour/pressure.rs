@@ -254,6 +254,55 @@ async fn finding_9_a_stalled_watch_ends_when_its_user_has_too_much_unread() {
 }
 
 #[tokio::test]
+async fn finding_9_a_deleted_collection_is_answered_as_its_list_is() {
+    let (handle, api) = start(Options::default()).await;
+    fill(&api, 10, 100_000).await;
+    let list = api.get(MAPS).await.expect(200).json();
+    // Again and again: nothing is deleted.
+    for accept in ["application/json", "application/yaml", TABLE] {
+        let call = Call::new("DELETE", format!("{MAPS}?dryRun=All")).accept(accept);
+        let tried = api.send(&call).await.expect(200);
+        for number in 0..10 {
+            assert!(tried.text().contains(&format!("map-{number}")), "{accept}: {number} is missing");
+        }
+        if accept == "application/json" {
+            assert_eq!(tried.json()["items"], list["items"]);
+            assert!(!tried.headers.contains_key("content-length"), "it comes in pieces");
+        }
+    }
+    api.delete(MAPS).await.expect(200);
+    assert!(!api.get(MAPS).await.expect(200).text().contains("map-"));
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn fields_of_a_large_collection_are_looked_at_in_turn() {
+    const SECRETS: &str = "api/v1/namespaces/default/secrets";
+    let (handle, api) = start(Options::default()).await;
+    for number in 0..10 {
+        let kind = if number % 2 == 0 { "example.com/even" } else { "example.com/odd" };
+        let secret = json!({"metadata": {"name": format!("s-{number}")}, "type": kind,
+            "stringData": {"filling": "x".repeat(100_000)}});
+        api.post(SECRETS, &secret).await.expect(201);
+    }
+    let stranger = Api::stranger(&handle.kubeconfig).await;
+    let ask = async |rest: &str| {
+        let path = format!("{SECRETS}?fieldSelector=type%3Dexample.com/odd{rest}");
+        let call = Call { bearer: Some("ann".to_owned()), ..Call::new("GET", path) };
+        let list = stranger.send(&call).await.expect(200).json();
+        let items = list["items"].as_array().expect("a list").iter();
+        let names: Vec<String> =
+            items.map(|item| item["metadata"]["name"].as_str().unwrap_or("").to_owned()).collect();
+        (names, list["metadata"]["continue"].as_str().unwrap_or("").to_owned())
+    };
+    assert_eq!(ask("").await.0, ["s-1", "s-3", "s-5", "s-7", "s-9"]);
+    let (first, token) = ask("&limit=3").await;
+    assert_eq!(first, ["s-1", "s-3", "s-5"]);
+    assert_eq!(ask(&format!("&limit=3&continue={token}")).await.0, ["s-7", "s-9"]);
+    handle.stop().await;
+}
+
+#[tokio::test]
 async fn finding_25_an_answer_that_nobody_reads_is_broken_off() {
     let budgets = Budgets { stall: Duration::from_millis(300), ..Budgets::default() };
     let (handle, api) = start(Options { budgets, ..Options::default() }).await;

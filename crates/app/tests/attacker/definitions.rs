@@ -38,11 +38,7 @@ async fn use_it(stage: &Stage, plural: &str, schema: Value, spec: Value) -> Verd
     stage.plane.calm.until("root", &objects(plural), |answer| answer.code == 200).await;
     let object = json!({"apiVersion": "attack.example.com/v1", "kind": plural, "metadata": {"name": "x"}, "spec": spec});
     let answer = stage.plane.door.post_costly("definer", &objects(plural), &object).await;
-    stage
-        .plane
-        .calm
-        .send("root", "DELETE", &format!("{DEFINITIONS}/{plural}.attack.example.com"), String::new())
-        .await;
+    remove(stage, plural).await;
     if answer.code == 0 || answer.code >= 500 {
         Err(format!("answered {}", answer.brief()))
     } else {
@@ -106,6 +102,76 @@ pub(crate) async fn defaults(stage: &Stage) -> Verdict {
         "properties": {"a": {"type": "string", "default": big}}}}}});
     let items = vec![json!({}); 20_000];
     use_it(stage, "defaulting", schema, json!({"list": items})).await
+}
+
+/// Sends writes of an object of a kind of ours at once; what is too large to be stored may be told so.
+async fn written_at_once(stage: &Stage, method: &str, path: &str, object: &Value) -> Verdict {
+    let send = || stage.plane.door.send("definer", method, path, object);
+    let answers = futures::future::join_all((0..4).map(|_| send())).await;
+    let odd = answers
+        .iter()
+        .find(|answer| answer.code == 0 || answer.code >= 500 && !answer.text().contains("too large"));
+    match odd {
+        Some(odd) => Err(format!("answered {}", odd.brief())),
+        None => Ok(answers.first().map(Answer::brief).unwrap_or_default()),
+    }
+}
+
+/// A path repeats all keys above: one for each field would take hundreds of gigabytes.
+pub(crate) async fn long_key(stage: &Stage) -> Verdict {
+    let numbers = json!({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}});
+    let schema = json!({"type": "object", "additionalProperties": numbers});
+    let made = define(stage, "longkeys", schema).await;
+    if made.code != 201 {
+        return made.refused();
+    }
+    stage.plane.calm.until("root", &objects("longkeys"), |answer| answer.code == 200).await;
+    let mut seen = Ok(String::new());
+    for number in [1, -1] {
+        let fields: serde_json::Map<String, Value> =
+            (0..100_000).map(|field| (format!("f{field}"), json!(number))).collect();
+        let object = json!({"apiVersion": "attack.example.com/v1", "kind": "longkeys", "metadata": {"name": "x"},
+            "spec": {"k".repeat(1_200_000): fields}});
+        let path = format!("{}?dryRun=All", objects("longkeys"));
+        seen = written_at_once(stage, "POST", &path, &object).await;
+        if seen.is_err() {
+            break;
+        }
+    }
+    remove(stage, "longkeys").await;
+    seen
+}
+
+/// Items of a map list that are looked for in the stored list.
+pub(crate) async fn long_list(stage: &Stage) -> Verdict {
+    let item = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"},
+        "v": {"type": "integer", "x-kubernetes-validations": [{"rule": "self >= 0"}]}}});
+    let schema = json!({"type": "array", "maxItems": 30_000, "items": item,
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]});
+    let made = define(stage, "longlists", schema).await;
+    if made.code != 201 {
+        return made.refused();
+    }
+    stage.plane.calm.until("root", &objects("longlists"), |answer| answer.code == 200).await;
+    let list: Vec<Value> = (0..12_000).map(|number| json!({"k": number.to_string(), "v": 1})).collect();
+    let mut object = json!({"apiVersion": "attack.example.com/v1", "kind": "longlists", "metadata": {"name": "x"}, "spec": list});
+    let stored = stage.plane.door.post_costly("definer", &objects("longlists"), &object).await;
+    let seen = if stored.code == 201 {
+        let turned: Vec<Value> = list.iter().rev().map(|item| json!({"k": item["k"], "v": 2})).collect();
+        object["spec"] = json!(turned);
+        object["metadata"]["resourceVersion"] = json!(stored.at("/metadata/resourceVersion"));
+        let path = format!("{}/x?dryRun=All", objects("longlists"));
+        written_at_once(stage, "PUT", &path, &object).await
+    } else {
+        stored.one_of(&[201])
+    };
+    remove(stage, "longlists").await;
+    seen
+}
+
+async fn remove(stage: &Stage, plural: &str) {
+    let path = format!("{DEFINITIONS}/{plural}.attack.example.com");
+    stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
 }
 
 pub(crate) async fn columns(stage: &Stage) -> Verdict {

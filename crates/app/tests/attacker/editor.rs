@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::hostile::{depth_patch, doubling_patch};
 use crate::plane::SECRET;
 use crate::stage::{Stage, Verdict};
-use crate::wire::{Answer, Sent, request};
+use crate::wire::{Answer, PATIENCE, Sent, request};
 
 const MAPS: &str = "api/v1/namespaces/tenant/configmaps";
 
@@ -374,6 +374,71 @@ pub(crate) async fn large_objects(stage: &Stage) -> Verdict {
     answer.one_of(&[201, 413, 422])
 }
 
+/// Sends a request four times at once, for all workers of a small machine. Whoever compares each with each does not answer in time.
+async fn at_once(stage: &Stage, method: &str, path: &str, media: &'static str, body: &Value) -> Verdict {
+    let text = body.to_string();
+    let send = || stage.plane.door.send("editor", method, path, Sent::of(media, text.clone()));
+    let answers = futures::future::join_all((0..4).map(|_| send())).await;
+    match answers.iter().find(|answer| answer.code == 0) {
+        Some(late) => Err(late.brief()),
+        None => Ok(answers.first().map(Answer::brief).unwrap_or_default()),
+    }
+}
+
+pub(crate) async fn many_finalizers(stage: &Stage) -> Verdict {
+    let path = format!("{}?dryRun=All", map(stage, "finalizing").await);
+    let finalizers: Vec<String> = (0..120_000).map(|number| format!("a.example.com/{number}")).collect();
+    let patch = json!({"metadata": {"finalizers": finalizers}});
+    at_once(stage, "PATCH", &path, "application/strategic-merge-patch+json", &patch).await
+}
+
+pub(crate) async fn many_owners(stage: &Stage) -> Verdict {
+    let owner =
+        |number: usize| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": number.to_string()});
+    let owners: Vec<Value> = (0..45_000).map(owner).collect();
+    let owned = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
+    at_once(stage, "POST", &format!("{MAPS}?dryRun=All"), "application/json", &owned).await
+}
+
+pub(crate) async fn many_mounts(stage: &Stage) -> Verdict {
+    let volumes: Vec<Value> =
+        (0..25_000).map(|number| json!({"name": format!("v{number}"), "emptyDir": {}})).collect();
+    let mounts: Vec<Value> = (0..25_000)
+        .map(|number| json!({"name": format!("v{number}"), "mountPath": format!("/{number}")}))
+        .collect();
+    let pod = json!({"metadata": {"name": "mounted"}, "spec": {"volumes": volumes,
+        "containers": [{"name": "c", "image": "i", "volumeMounts": mounts}]}});
+    at_once(stage, "POST", "api/v1/namespaces/tenant/pods?dryRun=All", "application/json", &pod).await
+}
+
+/// Asks for the deletion of many large objects, without meaning it.
+pub(crate) async fn dry_collections(stage: &Stage) -> Verdict {
+    let name = |number: usize| format!("doomed-{number}");
+    for number in 0..8 {
+        let map = json!({"metadata": {"name": name(number)}, "data": {"x": "x".repeat(500_000)}});
+        stage.plane.make(MAPS, &map).await;
+    }
+    let mut seen = Err("nothing was asked".to_owned());
+    for media in ["application/yaml", "application/json"] {
+        let path = format!("{MAPS}?dryRun=All");
+        let delete = request("editor", "DELETE", &path, &[("accept", media)], b"");
+        // Others of this user were counted before: it may have to wait for its turn.
+        let ask = || stage.plane.door.raw_within(delete.clone(), 4 * PATIENCE);
+        let answers = futures::future::join_all((0..8).map(|_| ask())).await;
+        // Some are told to come back later.
+        let odd = answers.iter().find(|answer| !matches!(answer.code, 200 | 429));
+        seen = odd.map_or_else(|| Ok("answered or put off".to_owned()), |odd| Err(odd.brief()));
+        if seen.is_err() {
+            break;
+        }
+    }
+    for number in 0..8 {
+        let path = format!("{MAPS}/{}", name(number));
+        stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
+    }
+    seen
+}
+
 /// An owner in another namespace, and a deletion that waits for others.
 pub(crate) async fn owners(stage: &Stage) -> Verdict {
     let victim = stage.plane.calm.get("root", "api/v1/namespaces/other/configmaps/victim").await;
@@ -433,7 +498,7 @@ pub(crate) async fn locked_objects(stage: &Stage) -> Verdict {
     let touched = |n: usize| json!({"data": {"try": n.to_string()}}).to_string();
     let began = std::time::Instant::now();
     let mut number = 0;
-    while began.elapsed() < crate::wire::PATIENCE {
+    while began.elapsed() < PATIENCE {
         number += 1;
         if door.patch("editor", &path, "merge", touched(number)).await.code == 422 {
             break;

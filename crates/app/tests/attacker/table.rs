@@ -106,6 +106,10 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "locked objects", "CVE-2021-25735", "editor", "unchanged", editor::locked_objects;
         shared "other namespaces", "tenancy", "editor", "403", editor::other_namespaces;
         shared "many large writes", "F25", "editor", "memory bounded", editor::many_large_writes;
+        shared "each with each: finalizers by strategic patch", "quadratic work", "editor", "answered", editor::many_finalizers;
+        shared "each with each: owners", "quadratic work", "editor", "answered", editor::many_owners;
+        shared "each with each: volumes and mounts", "quadratic work", "editor", "answered", editor::many_mounts;
+        shared "collections deleted as a dry run", "F9", "editor", "memory bounded", editor::dry_collections;
         shared "watch churn", "CVE-2020-8552", "editor", "others served", editor::watch_churn;
         // More rights than one was given.
         shared "roles: escalation", "CVE-2019-11247", "tenant", "403", rights::escalate;
@@ -130,6 +134,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "definition: patterns", "ReDoS", "definer", "others served", definitions::patterns;
         shared "definition: defaults", "amplification", "definer", "memory bounded", definitions::defaults;
         shared "definition: columns", "amplification", "definer", "bounded", definitions::columns;
+        shared "definition: long key with many fields", "amplification", "definer", "answered", definitions::long_key;
+        shared "definition: update of a long list", "quadratic work", "definer", "answered", definitions::long_list;
         shared "definition: takeover", "CVE-2019-11247", "definer", "refused", definitions::takeover;
         shared "cel: nesting", "CVE-2021-33194", "definer", "answered", definitions::deep_expressions;
         shared "cel: costly rules", "CEL cost", "definer", "422", definitions::costly_rules;

@@ -90,24 +90,6 @@ fn always(gvk: &Gvk, root: Node<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Removes exact duplicates among the owner references, as every write does, and says so. References with the
-/// same uid that differ otherwise stay.
-pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
-    let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
-    let (mut kept, mut dropped) = (Vec::new(), Vec::new());
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
-            dropped.push(Node::from(&owner).at("uid").text().to_owned());
-        } else {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
-    let text = ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, \
-                and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: ";
-    (!dropped.is_empty()).then(|| format!("{text}{}", dropped.join(", ")))
-}
-
 fn name_is_no_label(root: Node<'_>, used: &str, warnings: &mut Vec<String>) {
     let wrong = names::dns1123_label(root.dig(&["metadata", "name"]).text());
     if !wrong.is_empty() {

@@ -1,5 +1,7 @@
 //! Webhook configurations and APIServices.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::{names, webhook};
 use base64::Engine as _;
@@ -8,7 +10,7 @@ use super::check::{self, complaints};
 use super::node::Node;
 
 pub(super) fn webhooks(errors: &mut Errors, root: Node<'_>, mutating: bool) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, hook) in root.at("webhooks").items().enumerate() {
         let path = Path::new("webhooks").index(index);
         hook_of(errors, hook, mutating, &path);
@@ -17,13 +19,12 @@ pub(super) fn webhooks(errors: &mut Errors, root: Node<'_>, mutating: bool) {
         if versions.is_empty() {
             errors.push(Error::required(&at, "must specify one of v1, v1beta1"));
         }
-        let mut known: Vec<&str> = Vec::new();
+        let mut known: HashSet<&str> = HashSet::new();
         for (index, version) in versions.texts().into_iter().enumerate() {
-            if known.contains(&version) {
+            if !known.insert(version) {
                 errors.push(Error::invalid(&at.index(index), version, "duplicate version"));
                 continue;
             }
-            known.push(version);
             complaints(errors, &at.index(index), version, names::dns1035_label(version));
         }
         if !versions.is_empty() && !known.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
@@ -35,7 +36,7 @@ pub(super) fn webhooks(errors: &mut Errors, root: Node<'_>, mutating: bool) {
             if seen.contains(&name) {
                 errors.push(Error::duplicate(&path.child("name"), name));
             }
-            seen.push(name);
+            seen.insert(name);
         }
     }
 }
@@ -133,7 +134,7 @@ fn resources(errors: &mut Errors, list: Node<'_>, path: &Path) {
     if list.is_empty() {
         errors.push(Error::required(path, ""));
     }
-    let (mut all_of, mut everywhere): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut all_of, mut everywhere): (HashSet<&str>, HashSet<&str>) = (HashSet::new(), HashSet::new());
     // The last one without a subresource decides, as upstream.
     let mut plain = false;
     for (index, resource) in list.texts().into_iter().enumerate() {
@@ -157,10 +158,10 @@ fn resources(errors: &mut Errors, list: Node<'_>, path: &Path) {
             covered(format!("*/{sub}"));
         }
         if sub == "*" {
-            all_of.push(name);
+            all_of.insert(name);
         }
         if name == "*" {
-            everywhere.push(sub);
+            everywhere.insert(sub);
         }
     }
     let has = |wanted: &str| list.texts().contains(&wanted);

@@ -2,6 +2,8 @@
 //!
 //! Does not look into the request itself beyond its PEM envelope: the server, which has keys and signatures, does.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use base64::Engine as _;
@@ -55,8 +57,9 @@ pub(super) fn request(errors: &mut Errors, root: Node<'_>, old: Option<Node<'_>>
             errors.push(Error::not_supported(&at.index(index), *usage, &USAGES));
         }
     }
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
-        if usages[..index].contains(usage) {
+        if !seen.insert(usage) {
             errors.push(Error::duplicate(&at.index(index), *usage));
         }
     }
@@ -194,11 +197,10 @@ fn conditions(errors: &mut Errors, root: Node<'_>, old: Option<Node<'_>>) {
     let stored = |wanted: &str| old.is_some_and(|old| !of_type(old, wanted).is_empty());
     let both_stored = stored("Approved") && stored("Denied");
     let doubled_stored = old.is_some_and(|old| {
-        let types: Vec<&str> =
-            old.dig(&["status", "conditions"]).items().map(|condition| condition.at("type").text()).collect();
-        types.iter().enumerate().any(|(index, kind)| types[..index].contains(kind))
+        let mut seen: HashSet<&str> = HashSet::new();
+        !old.dig(&["status", "conditions"]).items().all(|condition| seen.insert(condition.at("type").text()))
     });
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, condition) in root.dig(&["status", "conditions"]).items().enumerate() {
         let path = list.index(index);
         let (kind, status) = (condition.at("type").text(), condition.at("status").text());
@@ -226,6 +228,6 @@ fn conditions(errors: &mut Errors, root: Node<'_>, old: Option<Node<'_>>) {
         if !doubled_stored && seen.contains(&kind) {
             errors.push(Error::duplicate(&path.child("type"), kind));
         }
-        seen.push(kind);
+        seen.insert(kind);
     }
 }

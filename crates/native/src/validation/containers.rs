@@ -9,7 +9,7 @@ use super::check::{self, complaints};
 use super::node::Node;
 use super::{probes, security};
 
-pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], path: &Path) {
+pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &HashSet<&str>, path: &Path) {
     let (containers, path) = (spec.at("containers"), path.child("containers"));
     if containers.is_empty() {
         errors.push(Error::required(&path, ""));
@@ -31,7 +31,7 @@ pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], pat
     host_ports(errors, containers.items().enumerate(), &path);
 }
 
-pub(super) fn init(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], path: &Path) {
+pub(super) fn init(errors: &mut Errors, spec: Node<'_>, volumes: &HashSet<&str>, path: &Path) {
     let path = path.child("initContainers");
     let mut seen: HashSet<&str> =
         spec.at("containers").items().map(|container| container.at("name").text()).collect();
@@ -70,7 +70,7 @@ fn restart_policy(errors: &mut Errors, container: Node<'_>, path: &Path) {
 }
 
 /// Checks what regular and init containers are checked for alike.
-fn container_fields(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
+fn container_fields(errors: &mut Errors, container: Node<'_>, volumes: &HashSet<&str>, path: &Path) {
     let name = container.at("name").text();
     if name.is_empty() {
         errors.push(Error::required(&path.child("name"), ""));
@@ -306,16 +306,16 @@ fn variable_sources(errors: &mut Errors, sources: Node<'_>, path: &Path) {
     }
 }
 
-fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
+fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &HashSet<&str>, path: &Path) {
     let devices = container.at("volumeDevices");
-    let has_device =
-        |field: &str, value: &str| devices.items().any(|device| device.at(field).text() == value);
+    let device_names: HashSet<&str> = devices.items().map(|device| device.at("name").text()).collect();
+    let device_paths: HashSet<&str> = devices.items().map(|device| device.at("devicePath").text()).collect();
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, mount) in container.at("volumeMounts").items().enumerate() {
         let at = path.index(index);
         let (name, target) = (mount.at("name").text(), mount.at("mountPath").text());
         check::required(errors, &at.child("name"), mount.at("name"));
-        if !volumes.contains(&name) {
+        if !volumes.contains(name) {
             errors.push(Error::not_found(&at.child("name"), name));
         }
         check::required(errors, &at.child("mountPath"), mount.at("mountPath"));
@@ -323,10 +323,10 @@ fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pat
             errors.push(Error::invalid(&at.child("mountPath"), target, "must be unique"));
         }
         seen.insert(target);
-        if has_device("name", name) {
+        if device_names.contains(name) {
             errors.push(Error::invalid(&at.child("name"), name, "must not already exist in volumeDevices"));
         }
-        if has_device("devicePath", target) {
+        if device_paths.contains(target) {
             let text = "must not already exist as a path in volumeDevices";
             errors.push(Error::invalid(&at.child("mountPath"), target, text));
         }
@@ -350,13 +350,13 @@ fn mounts(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Pat
     }
 }
 
-fn devices(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
+fn devices(errors: &mut Errors, container: Node<'_>, volumes: &HashSet<&str>, path: &Path) {
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, device) in container.at("volumeDevices").items().enumerate() {
         let path = path.index(index);
         let (name, target) = (device.at("name").text(), device.at("devicePath").text());
         check::required(errors, &path.child("name"), device.at("name"));
-        if !name.is_empty() && !volumes.contains(&name) {
+        if !name.is_empty() && !volumes.contains(name) {
             errors.push(Error::not_found(&path.child("name"), name));
         }
         check::required(errors, &path.child("devicePath"), device.at("devicePath"));

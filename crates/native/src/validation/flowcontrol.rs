@@ -1,6 +1,8 @@
 //! Flow schemas and priority levels: who waits in which queue. The two levels and schemas that kube-apiserver insists on may be
 //! changed here, since nothing depends on them.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 
@@ -279,14 +281,14 @@ fn queues(errors: &mut Errors, queuing: Node<'_>, path: &Path) {
 
 /// The status of both kinds: conditions with types, each type once.
 pub(super) fn conditions(errors: &mut Errors, root: Node<'_>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, condition) in root.dig(&["status", "conditions"]).items().enumerate() {
         let at = Path::new("status").child("conditions").index(index).child("type");
         let kind = condition.at("type").text();
         if seen.contains(&kind) {
             errors.push(Error::duplicate(&at, kind));
         }
-        seen.push(kind);
+        seen.insert(kind);
         if kind.is_empty() {
             errors.push(Error::required(&at, ""));
         }

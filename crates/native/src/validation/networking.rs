@@ -1,5 +1,6 @@
 //! Ingresses, network policies, endpoints and their slices.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use apimachinery::field::{Error, Errors, Path, domain_prefixed_path};
@@ -325,7 +326,7 @@ pub(super) fn endpoint_slice(errors: &mut Errors, root: Node<'_>) {
             complaints(errors, &path.child("nodeName"), node, names::dns1123_subdomain(node));
         }
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, port) in root.at("ports").items().enumerate() {
         let path = Path::new("ports").index(index);
         let name = port.at("name").text();
@@ -335,7 +336,7 @@ pub(super) fn endpoint_slice(errors: &mut Errors, root: Node<'_>) {
         if seen.contains(&name) {
             errors.push(Error::duplicate(&path.child("name"), name));
         }
-        seen.push(name);
+        seen.insert(name);
         check::required_enum(errors, &path.child("protocol"), port.at("protocol"), &["SCTP", "TCP", "UDP"]);
         if let Some(protocol) = port.at("appProtocol").opt_text() {
             complaints(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));

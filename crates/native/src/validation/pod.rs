@@ -1,5 +1,7 @@
 //! Pods and pod templates: the spec as a whole, its DNS, and what a Pod update may change.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 
@@ -241,8 +243,11 @@ pub(super) fn update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
     if !gated && !same(Node::from(&frozen), old) {
         errors.push(Error::forbidden(&path, MAY_CHANGE));
     }
-    let kept =
-        old.at("tolerations").items().all(|old| new.at("tolerations").items().any(|new| same(new, old)));
+    let (old, new) = (old.at("tolerations"), new.at("tolerations"));
+    let known: HashSet<&serde_json::Value> = new.items().filter_map(|toleration| toleration.0).collect();
+    let kept = old
+        .items()
+        .all(|old| old.0.is_some_and(|old| known.contains(old)) || new.items().any(|new| same(new, old)));
     if !kept {
         let text = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(Error::forbidden(&path.child("tolerations"), text));

@@ -1,6 +1,6 @@
 //! Budgets, quotas, limits, priorities, namespaces, leases, events.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
@@ -148,7 +148,7 @@ pub(super) fn resource_quota_update(errors: &mut Errors, new: Node<'_>, old: Nod
 }
 
 pub(super) fn limit_range(errors: &mut Errors, root: Node<'_>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, item) in root.dig(&["spec", "limits"]).items().enumerate() {
         let path = Path::new("spec").child("limits").index(index);
         let (kind, at) = (item.at("type").text(), path.child("type"));
@@ -159,7 +159,7 @@ pub(super) fn limit_range(errors: &mut Errors, root: Node<'_>) {
         if seen.contains(&kind) {
             errors.push(Error::duplicate(&at, kind));
         }
-        seen.push(kind);
+        seen.insert(kind);
         if kind == "Pod" {
             for field in ["default", "defaultRequest"] {
                 if !item.at(field).is_empty() {

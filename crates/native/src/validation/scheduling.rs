@@ -1,5 +1,7 @@
 //! Where a pod may run: affinities, tolerations, spreading, gates.
 
+use std::collections::{HashMap, HashSet};
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 
@@ -163,10 +165,12 @@ pub(super) fn tolerations(errors: &mut Errors, tolerations: Node<'_>, path: &Pat
 }
 
 pub(super) fn spread(errors: &mut Errors, constraints: Node<'_>, path: &Path) {
-    let pair = |constraint: Node<'_>| {
-        let text = |field: &str| constraint.at(field).text().to_owned();
-        (text("topologyKey"), text("whenUnsatisfiable"))
-    };
+    fn pair(constraint: Node<'_>) -> (&str, &str) {
+        (constraint.at("topologyKey").text(), constraint.at("whenUnsatisfiable").text())
+    }
+    // How many of each are still to come.
+    let mut left: HashMap<(&str, &str), usize> = HashMap::new();
+    constraints.items().for_each(|constraint| *left.entry(pair(constraint)).or_default() += 1);
     for (index, constraint) in constraints.items().enumerate() {
         let path = path.index(index);
         let skew = constraint.at("maxSkew").int();
@@ -181,8 +185,10 @@ pub(super) fn spread(errors: &mut Errors, constraints: Node<'_>, path: &Path) {
         if !supported.contains(&action) {
             errors.push(Error::not_supported(&path.child("whenUnsatisfiable"), action, &supported));
         }
-        if constraints.items().skip(index + 1).any(|other| pair(other) == pair(constraint)) {
-            let (key, action) = pair(constraint);
+        let (key, action) = pair(constraint);
+        let others = left.entry((key, action)).or_default();
+        *others = others.saturating_sub(1);
+        if *others > 0 {
             let at = path.child("{topologyKey, whenUnsatisfiable}");
             errors.push(Error::duplicate(&at, format!("{{{key}, {action}}}")));
         }
@@ -205,13 +211,13 @@ pub(super) fn spread(errors: &mut Errors, constraints: Node<'_>, path: &Path) {
 }
 
 pub(super) fn gates(errors: &mut Errors, gates: Node<'_>, path: &Path) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, gate) in gates.items().enumerate() {
         let (path, name) = (path.index(index), gate.at("name").text());
         complaints(errors, &path, name, names::qualified_name(name));
         if seen.contains(&name) {
             errors.push(Error::duplicate(&path, name));
         }
-        seen.push(name);
+        seen.insert(name);
     }
 }

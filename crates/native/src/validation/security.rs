@@ -1,5 +1,7 @@
 //! Security contexts of pods and containers.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use serde_json::Value;
@@ -119,7 +121,7 @@ fn app_armor(errors: &mut Errors, profile: Node<'_>, path: &Path) {
 }
 
 fn sysctls(errors: &mut Errors, sysctls: Node<'_>, path: &Path) {
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
     for (index, sysctl) in sysctls.items().enumerate() {
         let at = path.index(index).child("name");
         let name = sysctl.at("name").text();
@@ -131,7 +133,7 @@ fn sysctls(errors: &mut Errors, sysctls: Node<'_>, path: &Path) {
         } else if seen.contains(&name.replace('/', ".")) {
             errors.push(Error::duplicate(&at, name));
         }
-        seen.push(name.replace('/', "."));
+        seen.insert(name.replace('/', "."));
     }
 }
 

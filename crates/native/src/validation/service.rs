@@ -1,5 +1,7 @@
 //! Services. Addresses and node ports are allocated before validation, so they are seen here.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use serde_json::json;
@@ -26,7 +28,7 @@ pub(super) fn service(errors: &mut Errors, root: Node<'_>) {
         "ExternalName" => external_name(errors, spec, &path),
         _ => {}
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     let require_name = spec.at("ports").len() > 1;
     for (index, port) in spec.at("ports").items().enumerate() {
         service_port(errors, port, require_name, &mut seen, &path.child("ports").index(index));
@@ -76,7 +78,7 @@ fn service_port<'a>(
     errors: &mut Errors,
     port: Node<'a>,
     require_name: bool,
-    seen: &mut Vec<&'a str>,
+    seen: &mut HashSet<&'a str>,
     path: &Path,
 ) {
     let name = port.at("name").text();
@@ -85,7 +87,7 @@ fn service_port<'a>(
         if seen.contains(&name) {
             errors.push(Error::duplicate(&path.child("name"), name));
         } else {
-            seen.push(name);
+            seen.insert(name);
         }
     } else if require_name {
         errors.push(Error::required(&path.child("name"), ""));
@@ -145,7 +147,7 @@ fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
         }
         _ => {}
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, family) in spec.at("ipFamilies").texts().into_iter().enumerate() {
         let at = path.child("ipFamilies").index(index);
         if !matches!(family, "IPv4" | "IPv6") {
@@ -154,7 +156,7 @@ fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
         if seen.contains(&family) {
             errors.push(Error::duplicate(&at, family));
         }
-        seen.push(family);
+        seen.insert(family);
     }
     check::optional_enum(
         errors,
@@ -185,15 +187,15 @@ fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
             errors.push(Error::forbidden(&path.index(index).child("nodePort"), text));
         }
     }
-    let mut seen: Vec<(&str, i64)> = Vec::new();
+    let mut seen: HashSet<(&str, i64)> = HashSet::new();
     for (index, port) in ports().filter(|(_, port)| port.at("nodePort").int() != 0) {
         let key = (port.at("protocol").text(), port.at("nodePort").int());
         if seen.contains(&key) {
             errors.push(Error::duplicate(&path.index(index).child("nodePort"), key.1));
         }
-        seen.push(key);
+        seen.insert(key);
     }
-    let mut seen: Vec<(&str, i64)> = Vec::new();
+    let mut seen: HashSet<(&str, i64)> = HashSet::new();
     for (index, port) in ports() {
         let key = (port.at("protocol").text(), port.at("port").int());
         if seen.contains(&key) {
@@ -202,7 +204,7 @@ fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
             });
             errors.push(Error::duplicate(&path.index(index), shown));
         }
-        seen.push(key);
+        seen.insert(key);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Volumes of a pod.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 
@@ -45,8 +47,8 @@ const SOURCES: [&str; 31] = [
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
 /// Checks all volumes and returns the names of the good ones: mounting a bad one is reported as not found too.
-pub(super) fn check<'a>(errors: &mut Errors, volumes: Node<'a>, path: &Path) -> Vec<&'a str> {
-    let mut good: Vec<&str> = Vec::new();
+pub(super) fn check<'a>(errors: &mut Errors, volumes: Node<'a>, path: &Path) -> HashSet<&'a str> {
+    let mut good: HashSet<&str> = HashSet::new();
     for (index, volume) in volumes.items().enumerate() {
         let path = path.index(index);
         let before = errors.len();
@@ -61,7 +63,7 @@ pub(super) fn check<'a>(errors: &mut Errors, volumes: Node<'a>, path: &Path) -> 
             errors.push(Error::duplicate(&path.child("name"), name));
         }
         if errors.len() == before {
-            good.push(name);
+            good.insert(name);
         }
     }
     good

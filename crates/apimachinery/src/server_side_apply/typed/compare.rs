@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Mismatches, Sort, check_scalar, deduce_pair, item_element};
-use crate::server_side_apply::path::{Path, PathElement};
+use crate::server_side_apply::path::PathElement;
 use crate::server_side_apply::schema::{List, Topology, TypeSchema};
-use crate::server_side_apply::set::Set;
+use crate::server_side_apply::set::{Node, Set};
 
 /// The difference from left to right; no path is in two of the sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,14 +34,19 @@ impl Comparison {
 
 /// Compares two values of the given type.
 pub fn compare<S: TypeSchema>(schema: &S, left: &Value, right: &Value) -> Result<Comparison, Mismatches> {
-    let mut walker = Walker { path: Vec::new(), comparison: Comparison::default() };
+    let mut walker = Walker::default();
     walker.pair(schema, Some(left), Some(right))?;
-    Ok(walker.comparison)
+    // The whole object is neither removed nor added.
+    let Walker { removed, modified, added } = walker;
+    Ok(Comparison { removed: removed.below, modified: modified.below, added: added.below })
 }
 
+/// What was found at the place that is being compared, and below it.
+#[derive(Default)]
 struct Walker {
-    path: Path,
-    comparison: Comparison,
+    removed: Node,
+    modified: Node,
+    added: Node,
 }
 
 impl Walker {
@@ -60,8 +65,8 @@ impl Walker {
         let leaf = self.sort(second, schema, left, right)?;
         if !leaf {
             match (left, right) {
-                (None, _) => self.comparison.added.insert(&self.path),
-                (_, None) => self.comparison.removed.insert(&self.path),
+                (None, _) => self.added.member = true,
+                (_, None) => self.removed.member = true,
                 _ => {}
             }
         }
@@ -136,17 +141,19 @@ impl Walker {
         left: Option<&Value>,
         right: Option<&Value>,
     ) -> Result<(), Mismatches> {
-        self.path.push(element.clone());
-        let outcome = self.pair(schema, left, right).map_err(|errors| errors.below(element));
-        self.path.pop();
-        outcome
+        let mut inner = Self::default();
+        inner.pair(schema, left, right).map_err(|errors| errors.below(element))?;
+        self.removed.below.put(element, inner.removed);
+        self.modified.below.put(element, inner.modified);
+        self.added.below.put(element, inner.added);
+        Ok(())
     }
 
     fn leaf(&mut self, left: Option<&Value>, right: Option<&Value>) {
         match (left, right) {
-            (None, _) => self.comparison.added.insert(&self.path),
-            (_, None) => self.comparison.removed.insert(&self.path),
-            (left, right) if left != right => self.comparison.modified.insert(&self.path),
+            (None, _) => self.added.member = true,
+            (_, None) => self.removed.member = true,
+            (left, right) if left != right => self.modified.member = true,
             _ => {}
         }
     }
@@ -172,31 +179,29 @@ impl Walker {
                 // Repeated items are compared as one value; where repetition starts or ends, the marker moves.
                 ([_, _, ..], [_, _, ..]) => {
                     if before != after {
-                        self.mark(element, |comparison| &mut comparison.modified);
+                        mark(&mut self.modified, element);
                     }
                 }
                 ([_, _, ..], rest) => {
                     if let [one] = rest {
                         self.child(element, &schema, None, Some(one))?;
                     }
-                    self.mark(element, |comparison| &mut comparison.removed);
+                    mark(&mut self.removed, element);
                 }
                 (rest, _) => {
                     if let [one] = rest {
                         self.child(element, &schema, Some(one), None)?;
                     }
-                    self.mark(element, |comparison| &mut comparison.added);
+                    mark(&mut self.added, element);
                 }
             }
         }
         Ok(())
     }
+}
 
-    fn mark(&mut self, element: &PathElement, which: impl Fn(&mut Comparison) -> &mut Set) {
-        self.path.push(element.clone());
-        which(&mut self.comparison).insert(&self.path);
-        self.path.pop();
-    }
+fn mark(node: &mut Node, element: &PathElement) {
+    node.below.put(element, Node { member: true, ..Node::default() });
 }
 
 fn items(value: Option<&Value>) -> &[Value] {

@@ -5,48 +5,47 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Sort, deduce, item_element};
-use crate::server_side_apply::path::{Path, PathElement};
+use crate::server_side_apply::path::PathElement;
 use crate::server_side_apply::schema::{List, Topology, TypeSchema};
-use crate::server_side_apply::set::Set;
+use crate::server_side_apply::set::{Node, Set};
 
 /// Returns the set of paths that a value of the given type owns when it is applied.
 pub fn field_set<S: TypeSchema>(schema: &S, value: &Value) -> Set {
-    let mut set = Set::new();
-    walk(schema, value, &mut Vec::new(), &mut set);
-    set
+    // The whole object is owned by nobody.
+    let mut root = Node::default();
+    walk(schema, value, &mut root);
+    root.below
 }
 
-fn walk<S: TypeSchema>(schema: &S, value: &Value, path: &mut Path, set: &mut Set) {
+fn walk<S: TypeSchema>(schema: &S, value: &Value, node: &mut Node) {
     let Some((sort, _)) = deduce(schema, Some(value)) else { return };
     match sort {
-        Sort::Scalar => set.insert(path),
+        Sort::Scalar => node.member = true,
         Sort::List => match (schema.list(), value) {
-            (Some(List::Atomic(_)), _) => set.insert(path),
-            (Some(list), Value::Array(items)) => walk_items(&list, items, path, set),
+            (Some(List::Atomic(_)), _) => node.member = true,
+            (Some(list), Value::Array(items)) => walk_items(&list, items, node),
             _ => {}
         },
         Sort::Map => {
             if schema.map() == Some(Topology::Atomic) {
-                set.insert(path);
+                node.member = true;
                 return;
             }
             let Value::Object(entries) = value else { return };
             for (key, value) in entries {
                 let Some(member) = schema.member(key) else { continue };
-                path.push(PathElement::field(key));
-                walk(&member.schema, value, path, set);
+                let mut child = Node::default();
+                walk(&member.schema, value, &mut child);
                 let hollow = value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
-                if hollow || !member.declared {
-                    set.insert(path);
-                }
-                path.pop();
+                child.member |= hollow || !member.declared;
+                node.below.put(&PathElement::field(key), child);
             }
         }
     }
 }
 
 /// An item that occurs several times is owned as a whole, since its fields cannot be told apart.
-fn walk_items<S: TypeSchema>(list: &List<S>, items: &[Value], path: &mut Path, set: &mut Set) {
+fn walk_items<S: TypeSchema>(list: &List<S>, items: &[Value], node: &mut Node) {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
     let elements: Vec<Option<PathElement>> = items.iter().map(|item| item_element(list, item).ok()).collect();
@@ -57,13 +56,12 @@ fn walk_items<S: TypeSchema>(list: &List<S>, items: &[Value], path: &mut Path, s
     }
     for (element, item) in elements.iter().zip(items) {
         let Some(element) = element else { continue };
-        path.push(element.clone());
-        set.insert(path);
+        let mut child = Node { member: true, ..Node::default() };
         if !repeated.contains(element)
             && let Some(schema) = list.clone().element()
         {
-            walk(&schema, item, path, set);
+            walk(&schema, item, &mut child);
         }
-        path.pop();
+        node.below.put(element, child);
     }
 }

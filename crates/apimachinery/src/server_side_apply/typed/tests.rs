@@ -46,6 +46,28 @@ fn applied_objects_own_leaves_items_and_free_keys() {
 }
 
 #[test]
+fn a_long_key_is_not_looked_up_for_each_field_below_it() {
+    const MANY: usize = 100_000;
+    let inner: serde_json::Map<String, Value> =
+        (0..MANY).map(|number| (format!("f{number}"), json!(1))).collect();
+    // From the root to each of the fields, terabytes of keys would be compared.
+    let value = json!({"any": {"k".repeat(16 << 20): inner}});
+    assert!(field_set(&Sample::Object, &value).len() >= MANY);
+    let compared = compare(&Sample::Object, &json!({}), &value).unwrap();
+    assert!(compared.added.len() >= MANY && compared.removed.is_empty() && compared.modified.is_empty());
+    let compared = compare(&Sample::Object, &value, &json!({})).unwrap();
+    assert!(compared.removed.len() >= MANY && compared.added.is_empty() && compared.modified.is_empty());
+}
+
+#[test]
+fn misfits_below_a_long_key_do_not_become_as_many_long_paths() {
+    let mut found = Mismatches::default();
+    (0..100_000).for_each(|number| found.add(Mismatches::one(format!("odd {number}"))));
+    let told = found.below(&PathElement::field(&"k".repeat(1 << 20)));
+    assert!((1..10).contains(&told.0.len()), "{} paths of a megabyte", told.0.len());
+}
+
+#[test]
 fn misfits_are_named_with_their_path() {
     for (value, message) in [
         (json!({"x": 1}), ".x: field not declared in schema"),
