@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use testkit::{Kind, at, condition, until, until_gone};
+use testkit::{Kind, at, condition, eventually, until, until_gone};
 
 use crate::cases::{self, Case};
 use crate::members::{Members, have_kubernetes, on_real_and_simulated_members};
@@ -36,6 +36,13 @@ async fn every_kind(world: World) {
     let name = widgets["metadata"]["name"].as_str().expect("a name").to_owned();
     world.create(&definition, widgets).await;
     propagate(&world, &definition, &name, &[0, 1, 2]).await;
+    for case in cases::all(&world.tag) {
+        eventually(format!("{} is served", case.kind.resource.kind), async || {
+            let first = ListParams::default().limit(1);
+            world.in_plane(&case.kind).list(&first).await.map_err(|error| error.to_string())
+        })
+        .await;
+    }
     let world = Arc::new(world);
     let runs = cases::all(&world.tag).into_iter().map(|case| {
         let world = Arc::clone(&world);

@@ -116,17 +116,9 @@ impl World {
     pub(crate) async fn create(&self, kind: &Kind, object: Value) {
         let text = object.to_string();
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        eventually(format!("{} is served", kind.resource.kind), async || {
-            match self.in_plane(kind).create(&PostParams::default(), &object).await {
-                Ok(_) => Ok(()),
-                // kube-apiserver says that a definition is established a moment before it serves its kind.
-                Err(kube::Error::Api(status)) if status.message.contains("page not found") => {
-                    Err(status.message.clone())
-                }
-                Err(error) => panic!("{text}: {error}"),
-            }
-        })
-        .await;
+        if let Err(error) = self.in_plane(kind).create(&PostParams::default(), &object).await {
+            panic!("{text}: {error}");
+        }
     }
 
     pub(crate) async fn patch(&self, kind: &Kind, name: &str, patch: &Value) {
