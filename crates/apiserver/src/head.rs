@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use apimachinery::selector::label::Labels;
 use serde::Deserialize;
 
 /// The small parsed part of a stored object.
@@ -31,6 +32,13 @@ pub struct Owner {
 impl Head {
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|index| &*self.labels[index].1)
+    }
+}
+
+/// Labels are looked up, not looked through: a selector and an object can have tens of thousands each.
+impl Labels for Head {
+    fn label(&self, key: &str) -> Option<&str> {
+        Self::label(self, key)
     }
 }
 
@@ -88,5 +96,26 @@ impl From<RawMeta> for Head {
             finalizers: !raw.finalizers.is_empty(),
             schema: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apimachinery::selector::LabelSelector;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    #[test]
+    fn many_labels_are_selected_by_as_many_requirements() {
+        const MANY: usize = 100_000;
+        let labels: Map<String, Value> = (0..MANY).map(|number| (format!("k{number}"), json!("v"))).collect();
+        let object = json!({"metadata": {"labels": labels}}).to_string();
+        let head = <Head as store::Head>::parse("", "", object.as_bytes());
+        let mut wanted: Vec<String> = (0..MANY).map(|number| format!("k{number}=v")).collect();
+        // Looking through all labels for each of them would take many minutes.
+        assert!(LabelSelector::parse(&wanted.join(",")).unwrap().matches(&head));
+        wanted.push("absent".to_owned());
+        assert!(!LabelSelector::parse(&wanted.join(",")).unwrap().matches(&head));
     }
 }

@@ -193,9 +193,9 @@ pub(super) async fn params(
     let stored: Vec<Arc<Entry>> = if name.is_empty() {
         let chosen = selector(&reference["selector"]).map_err(in_binding)?;
         let snapshot = server.store.snapshot(&kind.collection);
-        let chosen = snapshot.iter().filter(|entry| {
-            object::split_key(&entry.name).0 == namespace && chosen.matches(&entry.head.labels[..])
-        });
+        let chosen = snapshot
+            .iter()
+            .filter(|entry| object::split_key(&entry.name).0 == namespace && chosen.matches(&entry.head));
         chosen.cloned().collect()
     } else {
         server.store.get(&kind.collection, &object::join_key(&namespace, &name)).into_iter().collect()

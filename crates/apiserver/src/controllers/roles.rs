@@ -46,7 +46,7 @@ async fn aggregate(actor: &Actor) {
         for selector in selectors {
             let Ok(selector) = LabelSelector::from_object(Some(selector)) else { continue };
             for (other, body) in &roles {
-                if other.name == entry.name || !selector.matches(&other.head.labels[..]) {
+                if other.name == entry.name || !selector.matches(&other.head) {
                     continue;
                 }
                 for rule in body.get("rules").and_then(Value::as_array).into_iter().flatten() {

@@ -86,7 +86,7 @@ impl Selection {
 
     /// Says whether an object can be selected, as far as namespace and labels go.
     pub fn matches_head(&self, entry: &Entry) -> bool {
-        self.in_namespace(&entry.name) && self.labels.matches(&entry.head.labels[..])
+        self.in_namespace(&entry.name) && self.labels.matches(&entry.head)
     }
 
     pub fn matches(&self, kind: &Kind, entry: &Entry) -> bool {

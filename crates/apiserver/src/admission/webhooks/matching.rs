@@ -226,7 +226,7 @@ pub(crate) fn match_namespace(
     }
     let name = if is_namespace { occasion.name } else { occasion.namespace };
     match occasion.server.store.get("namespaces", name) {
-        Some(entry) => Ok(selector.matches(&entry.head.labels[..])),
+        Some(entry) => Ok(selector.matches(&entry.head)),
         None => Err(Status::not_found(&GroupResource::new("", "namespaces"), name)),
     }
 }
