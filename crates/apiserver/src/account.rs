@@ -100,6 +100,22 @@ impl Drop for Account {
     }
 }
 
+/// Bodies up to this size are few bytes however they are written.
+const SMALL: usize = 64 << 10;
+/// What each part of a body (a field, an item, a line) is charged with beside its bytes. Handled, a Pod of many small parts takes about
+/// 490 bytes for each; a quarter is charged, so that who has a budget of 64 MiB keeps at most some 256 MiB busy.
+const PART: usize = 128;
+
+/// Returns what a body is charged with while it is handled: 3 MiB of small parts become a tree of 100 MiB.
+pub(crate) fn handled(body: &[u8]) -> usize {
+    if body.len() <= SMALL {
+        return body.len();
+    }
+    // Parts of JSON begin so, those of YAML at a line's start, and messages of protobuf mostly with their first field.
+    let parts = body.iter().filter(|byte| matches!(byte, b',' | b'{' | b'[' | b'\n')).count();
+    body.len().saturating_add(parts.saturating_mul(PART))
+}
+
 fn kilobytes(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(1)
 }
@@ -129,6 +145,15 @@ impl Account {
         let wanted = kilobytes(bytes).min(self.all_reading);
         let permit = self.reading.clone().acquire_many_owned(wanted).await;
         Reading { permit: permit.expect("the semaphore is never closed") }
+    }
+
+    /// Charges a body that was read with what it takes to handle it; says whether there is room for that. It does not wait: many that
+    /// waited would have their bodies in memory, and each would keep what another one needs.
+    pub(crate) fn grow(&self, reading: &mut Reading, bytes: usize) -> bool {
+        let wanted = kilobytes(bytes).min(self.all_reading) as usize;
+        let more = wanted.saturating_sub(reading.permit.num_permits());
+        let more = self.reading.clone().try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX));
+        more.map(|more| reading.permit.merge(more)).is_ok()
     }
 
     /// Says whether too many bytes wait to be read by the user; or by all users together, and this one is not among the modest.
@@ -262,6 +287,26 @@ mod tests {
             account.read(1 << 30).now_or_never().is_some(),
             "what is larger than the budget is read alone"
         );
+    }
+
+    #[test]
+    fn finding_25_bodies_of_many_small_parts_count_as_what_they_become() {
+        let text = format!("[\"{}\"]", "x".repeat(1 << 20));
+        let parts = format!("[{}0]", "0,".repeat(1 << 19));
+        assert_eq!(handled(text.as_bytes()), text.len() + PART);
+        assert_eq!(handled(parts.as_bytes()), parts.len() + ((1 << 19) + 1) * PART);
+        assert_eq!(handled(b"[0,0,0]"), 7, "small ones are not looked at");
+
+        let account = Accounts::new(Budgets { reading: 10 << 10, ..Budgets::default() }).of("someone");
+        let mut first = account.read(1 << 10).now_or_never().unwrap();
+        let mut second = account.read(1 << 10).now_or_never().unwrap();
+        assert!(account.grow(&mut first, 8 << 10));
+        assert!(!account.grow(&mut second, 8 << 10), "there is no room for two of these");
+        assert!(account.grow(&mut second, 2 << 10));
+        drop(first);
+        assert!(account.grow(&mut second, 1 << 30), "what is larger than the budget is handled alone");
+        drop(second);
+        assert!(account.read(10 << 10).now_or_never().is_some(), "all of it came back");
     }
 
     #[test]

@@ -311,8 +311,9 @@ where
         None => None,
     };
     let body = read(body, |bytes| server.limits.sent(user, bytes)).await?;
-    if let Some(reading) = &mut reading {
+    if let (Some(account), Some(reading)) = (account, &mut reading) {
         reading.shrink(body.len());
+        server.limits.handle(account, reading, &body)?;
     }
     Ok((body, reading))
 }
