@@ -82,6 +82,8 @@ pub(crate) struct Account {
     name: String,
     /// In kilobytes, so that a semaphore can count it.
     reading: Arc<Semaphore>,
+    /// As much again, for bodies that were read and are large.
+    handling: Arc<Semaphore>,
     all_reading: u32,
     unsent: AtomicUsize,
     budget: usize,
@@ -102,15 +104,12 @@ impl Drop for Account {
 
 /// Bodies up to this size are few bytes however they are written.
 const SMALL: usize = 64 << 10;
-/// What each part of a body (a field, an item, a line) is charged with beside its bytes. Handled, a Pod of many small parts takes about
-/// 490 bytes for each; a quarter is charged, so that who has a budget of 64 MiB keeps at most some 256 MiB busy.
-const PART: usize = 128;
+/// What each part of a body (a field, an item, a line) is charged with beside its bytes. A Pod of 25,000 volumes and mounts takes about
+/// 1,050 bytes for each part at its peak; half of that is charged, since few bodies are as bad.
+const PART: usize = 512;
 
-/// Returns what a body is charged with while it is handled: 3 MiB of small parts become a tree of 100 MiB.
-pub(crate) fn handled(body: &[u8]) -> usize {
-    if body.len() <= SMALL {
-        return body.len();
-    }
+/// Returns what a body is charged with while it is handled: 2 MiB of small parts become trees of 180 MiB.
+fn handled(body: &[u8]) -> usize {
     // Parts of JSON begin so, those of YAML at a line's start, and messages of protobuf mostly with their first field.
     let parts = body.iter().filter(|byte| matches!(byte, b',' | b'{' | b'[' | b'\n')).count();
     body.len().saturating_add(parts.saturating_mul(PART))
@@ -126,6 +125,7 @@ impl Account {
         Self {
             name: name.to_owned(),
             reading: Arc::new(Semaphore::new(all_reading as usize)),
+            handling: Arc::new(Semaphore::new(all_reading as usize)),
             all_reading,
             unsent: AtomicUsize::new(0),
             budget: budgets.unsent,
@@ -144,16 +144,18 @@ impl Account {
         // What is larger than everything waits for everything.
         let wanted = kilobytes(bytes).min(self.all_reading);
         let permit = self.reading.clone().acquire_many_owned(wanted).await;
-        Reading { permit: permit.expect("the semaphore is never closed") }
+        Reading { permit: permit.expect("the semaphore is never closed"), handling: None }
     }
 
-    /// Charges a body that was read with what it takes to handle it; says whether there is room for that. It does not wait: many that
-    /// waited would have their bodies in memory, and each would keep what another one needs.
-    pub(crate) fn grow(&self, reading: &mut Reading, bytes: usize) -> bool {
-        let wanted = kilobytes(bytes).min(self.all_reading) as usize;
-        let more = wanted.saturating_sub(reading.permit.num_permits());
-        let more = self.reading.clone().try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX));
-        more.map(|more| reading.permit.merge(more)).is_ok()
+    /// Waits until a body that was read may be handled, which takes more memory than its bytes. This has a budget of its own: if all shared
+    /// one, bodies that wait here could keep each other waiting.
+    pub(crate) async fn handle(&self, reading: &mut Reading, body: &[u8]) {
+        if body.len() <= SMALL {
+            return;
+        }
+        let wanted = kilobytes(handled(body)).min(self.all_reading);
+        let permit = self.handling.clone().acquire_many_owned(wanted).await;
+        reading.handling = Some(permit.expect("the semaphore is never closed"));
     }
 
     /// Says whether too many bytes wait to be read by the user; or by all users together, and this one is not among the modest.
@@ -227,6 +229,8 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Reading {
     permit: OwnedSemaphorePermit,
+    /// For the memory that handling takes; released with the bytes.
+    handling: Option<OwnedSemaphorePermit>,
 }
 
 impl Reading {
@@ -295,18 +299,19 @@ mod tests {
         let parts = format!("[{}0]", "0,".repeat(1 << 19));
         assert_eq!(handled(text.as_bytes()), text.len() + PART);
         assert_eq!(handled(parts.as_bytes()), parts.len() + ((1 << 19) + 1) * PART);
-        assert_eq!(handled(b"[0,0,0]"), 7, "small ones are not looked at");
 
-        let account = Accounts::new(Budgets { reading: 10 << 10, ..Budgets::default() }).of("someone");
-        let mut first = account.read(1 << 10).now_or_never().unwrap();
-        let mut second = account.read(1 << 10).now_or_never().unwrap();
-        assert!(account.grow(&mut first, 8 << 10));
-        assert!(!account.grow(&mut second, 8 << 10), "there is no room for two of these");
-        assert!(account.grow(&mut second, 2 << 10));
+        let account = Accounts::new(Budgets { reading: 8 << 20, ..Budgets::default() }).of("someone");
+        let [mut first, mut second, mut third] =
+            [(); 3].map(|()| account.read(1 << 20).now_or_never().unwrap());
+        assert!(
+            account.handle(&mut first, parts.as_bytes()).now_or_never().is_some(),
+            "it takes all there is"
+        );
+        assert!(account.handle(&mut second, parts.as_bytes()).now_or_never().is_none(), "one at a time");
+        assert!(account.handle(&mut third, b"[0,0,0]").now_or_never().is_some(), "small ones do not wait");
         drop(first);
-        assert!(account.grow(&mut second, 1 << 30), "what is larger than the budget is handled alone");
-        drop(second);
-        assert!(account.read(10 << 10).now_or_never().is_some(), "all of it came back");
+        assert!(account.handle(&mut second, text.as_bytes()).now_or_never().is_some());
+        assert!(account.handle(&mut third, text.as_bytes()).now_or_never().is_some(), "text is what it is");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use apimachinery::status::Status;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::account::{self, Account, Accounts, Budgets, Reading};
+use crate::account::{Account, Accounts, Budgets, Reading};
 use crate::auth::User;
 use crate::auth::user::MASTERS;
 use crate::background;
@@ -150,9 +150,14 @@ impl Limits {
         tokio::time::timeout(self.patience, account.read(bytes)).await.map_err(|_| come_back())
     }
 
-    /// Counts a body that was read from a client as what it takes to handle it, if there is room for that.
-    pub(crate) fn handle(&self, account: &Account, reading: &mut Reading, body: &[u8]) -> Result<(), Status> {
-        if account.grow(reading, account::handled(body)) { Ok(()) } else { Err(come_back()) }
+    /// Waits until a body that was read from a client may be handled.
+    pub(crate) async fn handle(
+        &self,
+        account: &Account,
+        reading: &mut Reading,
+        body: &[u8],
+    ) -> Result<(), Status> {
+        tokio::time::timeout(self.patience, account.handle(reading, body)).await.map_err(|_| come_back())
     }
 
     /// Waits until a client has read enough of its answers to get another one.

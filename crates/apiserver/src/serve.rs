@@ -313,7 +313,7 @@ where
     let body = read(body, |bytes| server.limits.sent(user, bytes)).await?;
     if let (Some(account), Some(reading)) = (account, &mut reading) {
         reading.shrink(body.len());
-        server.limits.handle(account, reading, &body)?;
+        server.limits.handle(account, reading, &body).await?;
     }
     Ok((body, reading))
 }
