@@ -503,7 +503,7 @@ pub async fn delete_collection(
     options: &DeleteOptions,
 ) -> Result<Page, Status> {
     let mut page = super::list::page(server, context, kind, namespace, false).await?;
-    // Who has not read earlier answers is told so before anything is deleted. The answer is charged when it is made.
+    // A user who has not read earlier answers is told so before anything is deleted. The answer is charged when it is made.
     drop(context.hold(0)?);
     let write = options.for_write();
     for entry in &page.entries {

@@ -28,7 +28,7 @@ pub(crate) async fn ask(
         Ok(uri) => *request.uri_mut() = uri,
         Err(_) => return respond::text(400, format!("invalid path {target:?}")),
     }
-    // Who asks is known.
+    // The caller is known.
     *request.headers_mut() = onward::without_credentials(&context.headers, upgrade.is_some());
     if let Some(upgrade) = upgrade {
         request.extensions_mut().insert(upgrade);

@@ -94,7 +94,7 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
         let placement = |binding: &Option<Arc<ResourceBinding>>| {
             binding.as_deref().map(|binding| binding.spec.placement.clone())
         };
-        // Who writes bindings in this process is not always us: a policy may have been faster, or slower.
+        // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
         if let Some(ingress) = change.key.name.strip_suffix("-ingress")
             && placement(&change.old) != placement(&change.new)
         {

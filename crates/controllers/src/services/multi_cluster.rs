@@ -123,7 +123,7 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
                 (spec.placement.clone(), spec.conflict_resolution.clone(), binding.metadata.labels.clone())
             })
         };
-        // Who writes bindings in this process is not always us: a policy may have been faster, or slower.
+        // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
         if spec(&change.old) != spec(&change.new) && of.mirrors.multi_cluster_services.find(&key).is_some() {
             pushed.push(key);
         }

@@ -7,13 +7,13 @@ use api::policy::FederatedResourceQuota;
 use api::work::{ResourceBinding, Work};
 use http::Method;
 use kube::api::{DeleteParams, ListParams};
-use runtime::{Key, Outcome, Queue};
+use runtime::{Key, Outcome};
 use serde_json::{Value, json};
 
 use super::{enforcement, status, sync};
 use crate::Settings;
 use crate::fixtures::merged;
-use crate::world::World;
+use crate::world::{World, drain};
 
 async fn enforcing() -> World {
     let features = Features::default().with(FEDERATED_QUOTA_ENFORCEMENT, true);
@@ -27,16 +27,6 @@ async fn quota(world: &World, spec: Value) -> Arc<FederatedResourceQuota> {
 
 fn limits() -> Value {
     json!({ "overall": { "cpu": "10" } })
-}
-
-fn drain(queue: &Queue<Key>) -> Vec<Key> {
-    let stop = tokio_util::sync::CancellationToken::new();
-    let mut taken = Vec::new();
-    while let Some(Some(turn)) = futures::FutureExt::now_or_never(runtime::Turns::next(queue, &stop)) {
-        taken.push(<Queue<Key> as runtime::Turns>::key(&turn));
-        runtime::Turns::done(queue, turn, Outcome::Done);
-    }
-    taken
 }
 
 async fn works(world: &World, cluster: &str) -> Vec<Work> {

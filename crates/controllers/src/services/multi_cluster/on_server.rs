@@ -5,17 +5,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::DeleteParams;
 
 use super::*;
-use crate::world::World;
-
-fn drain(queue: &Queue<Key>) -> Vec<Key> {
-    let stop = tokio_util::sync::CancellationToken::new();
-    let mut taken = Vec::new();
-    while let Some(Some(turn)) = futures::FutureExt::now_or_never(runtime::Turns::next(queue, &stop)) {
-        taken.push(<Queue<Key> as runtime::Turns>::key(&turn));
-        runtime::Turns::done(queue, turn, Outcome::Done);
-    }
-    taken
-}
+use crate::world::{World, drain};
 
 #[tokio::test]
 async fn a_service_belongs_to_its_multi_cluster_service_as_long_as_that_is_there() {
