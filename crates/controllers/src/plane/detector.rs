@@ -358,12 +358,20 @@ impl Detector {
 
     /// Marks the template as the policy's; returns it as it then is, or nothing if it is gone.
     pub(super) async fn claim(&self, template: &Value, claim: &Claim) -> Result<Option<Value>, Error> {
+        let key = TemplateKey::of(template);
+        // Two controllers claim these. The mirror may not show yet what the other one has written, or what we wrote before a conflict.
+        let newest =
+            if decide::may_be_anothers(&key) { self.plane.templates.current(&key).await? } else { None };
+        let template = newest.as_ref().unwrap_or(template);
         let mut marked = template.clone();
+        if decide::is_anothers(template) {
+            return Ok(Some(marked));
+        }
         if !claim.mark(&mut marked) {
             return self.whole(marked).await;
         }
         match tree_difference(template, &marked, Guard::Fields) {
-            Some(patch) => self.plane.templates.patch(&TemplateKey::of(template), patch).await,
+            Some(patch) => self.plane.templates.patch(&key, patch).await,
             None => self.whole(marked).await,
         }
     }

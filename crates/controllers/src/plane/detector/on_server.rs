@@ -191,8 +191,12 @@ async fn a_binding_that_another_controller_writes_at_this_moment_is_left_to_it()
     let theirs = json!({ "metadata": { "labels": { BINDING_MANAGED_BY: "X" } }, "spec": placed("m1") });
     world.patch(bound.as_ref(), theirs).await;
     mirrors.policies.note(world.patch(policy.as_ref(), json!({ "spec": placed("m2") })).await);
+    // Nor does it show our claim, which is not written twice.
+    world.know(made.clone());
+    world.writes();
     let outcome = world.once(test.detector.as_ref(), &key).await;
     assert!(matches!(outcome, Outcome::Failed { conflict: true, .. }), "{outcome:?}");
+    assert_eq!(world.writes(), ["PATCH */resourcebindings/web-service"]);
     let stored = world.stored(bound.as_ref()).await.expect("the binding");
     let placement = stored.spec.placement.unwrap_or_default();
     assert_eq!(placement.cluster_affinity.unwrap_or_default().cluster_names, ["m1"]);
