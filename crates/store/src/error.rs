@@ -47,7 +47,7 @@ pub enum CommitError<H> {
     /// A deletion found nothing and had not expected a certain revision.
     NotFound,
     /// The disk refuses writes; reads and watches go on. The store tries again by itself, see
-    /// `docs/design/store.md`.
+    /// `docs/design/store.md`. An etcd may have made the very write by which it noticed that it is full.
     ReadOnly { reason: Arc<str> },
     /// Whoever keeps the writes did not answer: this one may have been made or not.
     Unanswered { reason: Arc<str> },
