@@ -266,7 +266,10 @@ impl Controller {
             },
             Step::Update(work) => {
                 let Some(old) = existing(&work) else { return Ok(()) };
-                match writer.update_mirrored(mirror, old.as_ref(), &work, Guard::Fields).await {
+                // Its labels tell who wants it. A MultiClusterService may release it at the same moment.
+                let same = old.metadata.labels == work.metadata.labels;
+                let guard = if same { Guard::Fields } else { Guard::Version };
+                match writer.update_mirrored(mirror, old.as_ref(), &work, guard).await {
                     Err(error) if error.is_not_found() => Ok(()),
                     result => result.map(drop),
                 }
