@@ -37,10 +37,11 @@ pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Deni
             ));
         }
     }
+    let mut of_status = Errors::new();
     if let (Operation::Update, true) = (request.operation, request.old.is_some()) {
         let status: ServiceStatus = part(object, "status")?;
         let known = status.load_balancer.ingress.iter();
-        errors.extend(addresses::check(known.map(|entry| (entry.ip.as_str(), entry.hostname.as_str()))));
+        of_status = addresses::check(known.map(|entry| (entry.ip.as_str(), entry.hostname.as_str())));
     }
     // The name becomes the name of a Service, whose rules are narrower than those of other objects.
     if let Some(name) = object["metadata"].get("name").and_then(Value::as_str) {
@@ -49,6 +50,8 @@ pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Deni
         }
     }
     errors.extend(check(&service));
+    // In this order, as upstream.
+    errors.extend(of_status);
     deny_if_any(&errors)
 }
 
@@ -169,5 +172,11 @@ mod tests {
                 .message
                 .starts_with("metadata.name: Invalid value: \"1st\"")
         );
+        new["spec"] = json!({ "types": ["LoadBalancer"], "ports": [{ "port": 0 }] });
+        new["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "nowhere" }] } });
+        let message = validate(&request, &new).unwrap_err().message;
+        let places = ["spec.types", "metadata.name", "spec.ports[0].port", "status.loadBalancer"];
+        let found: Vec<Option<usize>> = places.iter().map(|field| message.find(field)).collect();
+        assert!(found.is_sorted() && found[0].is_some(), "as upstream orders them: {message}");
     }
 }

@@ -119,9 +119,14 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
 /// Defines ServiceExport and ServiceImport in a member. What is defined there already stays as it is.
 pub(crate) async fn install_service_definitions(member: &Client) -> anyhow::Result<()> {
     let definitions = Api::<CustomResourceDefinition>::all(member.clone());
-    let ours = |definition: &Value| definition["spec"]["group"] == api::multicluster::GROUP;
-    for definition in api::crd::all().into_iter().filter(ours) {
+    for definition in service_definitions() {
         ensure(&definitions, definition).await?;
     }
     Ok(())
+}
+
+/// Returns the definitions of ServiceExport and ServiceImport.
+pub(crate) fn service_definitions() -> Vec<Value> {
+    let ours = |definition: &Value| definition["spec"]["group"] == api::multicluster::GROUP;
+    api::crd::all().into_iter().filter(ours).collect()
 }

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 pub(crate) use self::member::{ACCOUNT, AGENT, KUBECONFIG, delete, remove as remove_agent};
 use crate::certificates::{Pair, Wanted, ask, suffix};
 use crate::clients::{self, duration};
-use crate::join::install_service_definitions;
+use crate::join::{install_service_definitions, service_definitions};
 use crate::output;
 use discovery::{Discovered, Discovery};
 
@@ -196,7 +196,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Features::parse(&arguments.feature_gates).context("--feature-gates cannot be understood")?;
     let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     if arguments.print {
-        for object in member::manifests(&arguments, &name, &endpoint, "<the agent's kubeconfig>") {
+        for object in printed(&arguments, &name, &endpoint) {
             output::print(&format!("---\n{}", apimachinery::yaml::write(&object)));
         }
         return Ok(());
@@ -225,6 +225,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     output::line(&format!("\ncluster({name}) is joined successfully"));
     define_services(&arguments, &member).await
+}
+
+/// Returns what would be made in the cluster.
+fn printed(arguments: &Arguments, name: &str, endpoint: &str) -> Vec<Value> {
+    let mut objects = member::manifests(arguments, name, endpoint, "<the agent's kubeconfig>");
+    if arguments.install_mcs_crds {
+        objects.extend(service_definitions());
+    }
+    objects
 }
 
 /// Defines what services need in the cluster, if that is asked for. Last of all: definitions are not taken back.
@@ -692,6 +701,20 @@ mod tests {
             error.starts_with("cannot reach the control plane at https://h:1; hint: check address"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_definitions_that_would_be_installed_are_printed() {
+        let defined = |line: &[&str]| -> Vec<String> {
+            let objects = printed(&read(line), "m1", "https://m1");
+            assert!(objects.iter().any(|object| object["kind"] == "Deployment"), "the agent is there");
+            let defined = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition");
+            defined.filter_map(|object| object["spec"]["names"]["kind"].as_str().map(str::to_owned)).collect()
+        };
+        assert_eq!(defined(&["h:1", "--print"]), [""; 0]);
+        let mut kinds = defined(&["h:1", "--print", "--install-mcs-crds"]);
+        kinds.sort();
+        assert_eq!(kinds, ["ServiceExport", "ServiceImport"]);
     }
 
     #[test]

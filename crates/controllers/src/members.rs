@@ -66,6 +66,9 @@ struct Enabled {
     connected: bool,
     execution: bool,
     work_status: bool,
+    /// Those that bring collected slices further: to consumers, and into the control plane.
+    dispatch: bool,
+    import: bool,
 }
 
 /// What the controllers of this side share.
@@ -108,6 +111,8 @@ impl Shared {
                 connected: CONNECTED.iter().any(|name| chosen.contains(name)),
                 execution: chosen.contains("execution"),
                 work_status: chosen.contains("workStatus"),
+                dispatch: chosen.contains("endpointsliceDispatch"),
+                import: chosen.contains("endpointSlice"),
             },
             kinds: Kinds::default(),
             collection: Collection::new(collection::Enabled {

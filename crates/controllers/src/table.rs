@@ -408,6 +408,7 @@ pub const TABLE: &[Declaration] = &[
             Watch::ServiceImports,
             Watch::Works,
             Watch::Bindings,
+            Watch::Clusters,
         ],
         writes: "Ingress; ResourceBinding; status of MultiClusterIngress",
         file: "services/ingress.rs",

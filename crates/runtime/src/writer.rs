@@ -88,6 +88,11 @@ impl Error {
         self.code() == Some(404)
     }
 
+    /// Returns whether the server does not accept the object as it would be.
+    pub fn is_invalid(&self) -> bool {
+        self.code() == Some(422)
+    }
+
     /// Returns whether an object of this name exists already.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists")

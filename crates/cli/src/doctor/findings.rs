@@ -198,13 +198,9 @@ impl Findings<'_> {
                 );
             }
         }
-        let ports = |object: &Value| -> BTreeSet<u64> {
-            let ports = object["spec"]["ports"].as_array().into_iter().flatten();
-            ports.filter_map(|port| port["port"].as_u64()).collect()
-        };
         if let Some(service) = &facts.service {
             let (offered, wanted) = (ports(service), ports(import));
-            let missing: Vec<String> = wanted.difference(&offered).map(ToString::to_string).collect();
+            let missing: Vec<String> = wanted.difference(&offered).map(|port| port.words(&offered)).collect();
             if !missing.is_empty() {
                 let message =
                     format!("it asks for port {}, which the Service does not have", missing.join(", "));
@@ -322,6 +318,11 @@ impl Findings<'_> {
             return;
         }
         match row.own {
+            Some(0) if row.unready.is_some() => {
+                let message = format!("it has {} endpoints, none is ready", row.unready.unwrap_or(0));
+                let advice = "see why its pods are not ready, such as by their readiness probes: kubectl describe pods";
+                self.problem(name, message, advice);
+            }
             Some(0) => {
                 let advice =
                     "see that pods with the labels of the Service's selector run there and are ready";
@@ -390,6 +391,40 @@ impl Findings<'_> {
             }
         }
     }
+}
+
+/// What tells a port of a Service from others. Endpoints are found by the name of their port.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Port<'a> {
+    number: u64,
+    protocol: &'a str,
+    name: &'a str,
+}
+
+impl Port<'_> {
+    /// Returns how to speak of a port that is not among these.
+    fn words(&self, others: &BTreeSet<Port<'_>>) -> String {
+        let Self { number, protocol, name } = self;
+        let number = if *protocol == "TCP" { number.to_string() } else { format!("{number}/{protocol}") };
+        let has_name =
+            others.iter().any(|other| (other.number, other.protocol) == (self.number, self.protocol));
+        match name.is_empty() {
+            false => format!("{number} named {name}"),
+            true if has_name => format!("{number} without a name"),
+            true => number,
+        }
+    }
+}
+
+fn ports(object: &Value) -> BTreeSet<Port<'_>> {
+    let ports = object["spec"]["ports"].as_array().into_iter().flatten();
+    ports
+        .filter_map(|port| {
+            let protocol = port["protocol"].as_str().filter(|protocol| !protocol.is_empty());
+            let (number, name) = (port["port"].as_u64()?, text(port, "/name"));
+            Some(Port { number, protocol: protocol.unwrap_or("TCP"), name })
+        })
+        .collect()
 }
 
 /// Returns the cluster of a Work that holds a slice for a ServiceExport.

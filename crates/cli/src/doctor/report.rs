@@ -62,9 +62,12 @@ pub(super) struct Row {
     pub(super) service: Option<bool>,
     pub(super) export: Option<bool>,
     pub(super) derived: Option<bool>,
-    /// Endpoints of its own pods, and the first of their addresses.
+    /// Endpoints of its own pods that are ready, and the first of their addresses.
     pub(super) own: Option<usize>,
     pub(super) addresses: Vec<String>,
+    /// Endpoints of its own pods that are not ready, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unready: Option<usize>,
     /// Endpoints of its own that the control plane has.
     pub(super) collected: usize,
     pub(super) networks: Vec<String>,
@@ -152,7 +155,12 @@ fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
+/// Returns the endpoints of a slice that get traffic. Without a word they are ready, as in Kubernetes.
 fn endpoints(slice: &Value) -> impl Iterator<Item = &Value> {
+    all_endpoints(slice).filter(|one| one["conditions"]["ready"] != false)
+}
+
+fn all_endpoints(slice: &Value) -> impl Iterator<Item = &Value> {
     slice["endpoints"].as_array().into_iter().flatten()
 }
 
@@ -284,6 +292,8 @@ fn row(
 ) -> Row {
     let member = cluster.member.as_ref().ok();
     let own = member.map(|member| member.own(&facts.name).flat_map(endpoints).count());
+    let all = member.map_or(0, |member| member.own(&facts.name).flat_map(all_endpoints).count());
+    let unready = all.saturating_sub(own.unwrap_or(0));
     let mut first: Vec<String> = member
         .into_iter()
         .flat_map(|member| member.own(&facts.name))
@@ -303,6 +313,7 @@ fn row(
         export: member.map(|member| member.export),
         derived: member.map(|member| member.derived),
         own,
+        unready: (unready > 0).then_some(unready),
         addresses: first,
         collected: collected
             .iter()

@@ -6,7 +6,8 @@
 //!          is behind, or whose scheduling is suspended, the cluster that has left.
 //!
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
-//! execution namespace is gone, and with it its Works, and until no binding names it any more. The scheduler takes it out of bindings;
+//! execution namespace is gone, and with it its Works, and until no binding names it any more. Works are let go of in the name of those
+//! who never will: an agent that is dead, and controllers of services that do not run. The scheduler takes the cluster out of bindings;
 //! of those that it does not look at, since their policy was deleted or they are suspended, we do: upstream waits for them.
 
 #[cfg(test)]
@@ -79,6 +80,8 @@ pub(crate) struct View {
     space: Space,
     /// The Works in its execution namespace that are held for the member.
     held: Vec<Arc<Work>>,
+    /// Those that are being deleted and wait for controllers that do not run here, with their finalizers.
+    abandoned: Vec<(Arc<Work>, &'static str)>,
     /// The bindings that name it; read only when that matters.
     bound: Bound,
 }
@@ -114,8 +117,8 @@ impl Space {
 /// What is to be done, in this order.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// Works whose finalizer their agent will never remove.
-    release: Vec<Key>,
+    /// Works with a finalizer that nobody else will remove.
+    release: Vec<(Key, &'static str)>,
     space: Option<SpaceStep>,
     /// Finalizer and taints of the Cluster.
     mark: Option<Mark>,
@@ -169,8 +172,10 @@ fn leave(view: &View) -> Plan {
         return Plan::default();
     }
     let agent_is_dead = cluster.spec.sync_mode == ClusterSyncMode::Pull && !is_ready(cluster);
-    let held = view.held.iter().filter(|_| agent_is_dead);
-    let plan = Plan { release: held.map(|work| Key::of(work.as_ref())).collect(), ..Plan::default() };
+    let held = view.held.iter().filter(|_| agent_is_dead).map(|work| (work, finalizers::EXECUTION));
+    let abandoned = view.abandoned.iter().map(|(work, finalizer)| (work, *finalizer));
+    let release = held.chain(abandoned).map(|(work, finalizer)| (Key::of(work.as_ref()), finalizer));
+    let plan = Plan { release: release.collect(), ..Plan::default() };
     let space_goes = Some((NAMESPACE_WAIT, "the execution namespace goes"));
     match view.space {
         Space::Present => Plan { space: Some(SpaceStep::Delete), again: space_goes, ..plan },
@@ -197,19 +202,20 @@ impl Reconcile for Controller {
         let space = api::names::execution_space(name);
         if !is_leaving(&cluster) {
             let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
-            return Ok(Some(View { cluster, space, held: Vec::new(), bound: Bound::default() }));
+            let (held, abandoned) = (Vec::new(), Vec::new());
+            return Ok(Some(View { cluster, space, held, abandoned, bound: Bound::default() }));
         }
         // An object that is not in the mirror may still exist, so the server is asked before the finalizer is
         // removed.
         let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
         let keys = shared.mirrors.works.keys(|key| key.namespace == space);
-        let works = keys.iter().filter_map(|key| shared.mirrors.works.find(key));
-        let is_held = |work: &Arc<Work>| {
-            work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
-        };
+        let works: Vec<_> = keys.iter().filter_map(|key| shared.mirrors.works.find(key)).collect();
+        let absent = absent(shared);
+        let abandoned = works.iter().flat_map(|work| waits_for(work, &absent)).collect();
+        let held = works.into_iter().filter(|work| has_finalizer(work, finalizers::EXECUTION)).collect();
         let space = Space::of(found.as_ref());
         let bound = if space == Space::Missing { bound(shared, name).await? } else { Bound::default() };
-        Ok(Some(View { cluster, space, held: works.filter(is_held).collect(), bound }))
+        Ok(Some(View { cluster, space, held, abandoned, bound }))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {
@@ -218,8 +224,11 @@ impl Reconcile for Controller {
 
     async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
         let shared = &self.0;
-        for work in view.held.iter().filter(|work| plan.release.contains(&Key::of(work.as_ref()))) {
-            shared.writer.release(&shared.mirrors.works, work.as_ref(), finalizers::EXECUTION).await?;
+        for (key, finalizer) in &plan.release {
+            // As it is now: the release of one finalizer makes a new version of the Work.
+            if let Some(work) = shared.mirrors.works.find(key) {
+                shared.writer.release(&shared.mirrors.works, work.as_ref(), finalizer).await?;
+            }
         }
         match plan.space {
             Some(SpaceStep::Create) => create_space(shared, &view.cluster, name).await?,
@@ -239,6 +248,31 @@ impl Reconcile for Controller {
         }
         Ok(plan.again.map_or(Outcome::Done, |(after, _)| Outcome::After(after)))
     }
+}
+
+fn has_finalizer(work: &Work, finalizer: &str) -> bool {
+    work.metadata.finalizers.iter().flatten().any(|held| held == finalizer)
+}
+
+/// Returns the finalizers of the controllers of services that do not run here, such as those behind a gate that was switched off. What
+/// they collected is still there, and would keep the cluster for ever.
+fn absent(shared: &Shared) -> Vec<&'static str> {
+    let (enabled, mut absent) = (shared.enabled, Vec::new());
+    if !enabled.dispatch {
+        absent.push(finalizers::MCS_ENDPOINT_SLICE_DISPATCH);
+    }
+    if !enabled.import {
+        absent.push(finalizers::ENDPOINT_SLICE);
+    }
+    absent
+}
+
+/// Returns a Work that is being deleted with each finalizer that nobody removes. Should another process run that controller: it also takes
+/// back the slices of Works that are gone.
+fn waits_for(work: &Arc<Work>, absent: &[&'static str]) -> Vec<(Arc<Work>, &'static str)> {
+    let is_going = work.metadata.deletion_timestamp.is_some();
+    let held = absent.iter().filter(|finalizer| is_going && has_finalizer(work, finalizer));
+    held.map(|finalizer| (Arc::clone(work), *finalizer)).collect()
 }
 
 async fn create_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<(), Error> {
@@ -442,7 +476,8 @@ mod tests {
     fn view(ready: &str, otherwise: Value, space: Space, scheduled: bool) -> View {
         let held = vec![work("m1", json!({}))];
         let bound = Bound { scheduled, ..Bound::default() };
-        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, bound }
+        let abandoned = Vec::new();
+        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, abandoned, bound }
     }
 
     #[test]
@@ -481,12 +516,31 @@ mod tests {
     }
 
     #[test]
+    fn works_that_go_wait_for_controllers_that_run_and_for_no_others() {
+        let [dispatch, import] = [finalizers::MCS_ENDPOINT_SLICE_DISPATCH, finalizers::ENDPOINT_SLICE];
+        let held = json!({ "metadata": { "finalizers": [dispatch, import] } });
+        let (stays, goes) = (work("m1", held.clone()), work("m1", merged(held, deleting())));
+        let names = |work: &Arc<Work>, absent: &[&'static str]| -> Vec<&'static str> {
+            waits_for(work, absent).into_iter().map(|(_, finalizer)| finalizer).collect()
+        };
+        assert_eq!(names(&goes, &[dispatch, import]), [dispatch, import]);
+        assert_eq!(names(&goes, &[import]), [import]);
+        assert_eq!(names(&goes, &[]), [""; 0]);
+        assert_eq!(names(&stays, &[dispatch, import]), [""; 0], "its slice is still there");
+        assert_eq!(names(&work("m1", deleting()), &[dispatch, import]), [""; 0]);
+    }
+
+    #[test]
     fn how_a_cluster_leaves() {
         let leaving = |otherwise: Value| merged(merged(held(), deleting()), otherwise);
         let pull = || leaving(json!({ "spec": { "syncMode": "Pull" } }));
         let space_goes = Some((NAMESPACE_WAIT, "the execution namespace goes"));
-        let works = || vec![Key::new("karmada-es-m1", "web-1")];
+        let works = || vec![(Key::new("karmada-es-m1", "web-1"), finalizers::EXECUTION)];
         let delete = Some(SpaceStep::Delete);
+        let collected = |view: View| {
+            let work = work("m1", json!({ "metadata": { "name": "slice" } }));
+            View { abandoned: vec![(work, finalizers::ENDPOINT_SLICE)], ..view }
+        };
         let left = |view: View| {
             let bound = Bound { left: vec![ResourceBinding::default()], ..view.bound };
             View { bound, ..view }
@@ -546,6 +600,15 @@ mod tests {
                 "its agent is alive and lets go itself",
                 view("True", pull(), Space::Present, false),
                 Plan { space: delete, again: space_goes, ..Plan::default() },
+            ),
+            (
+                "a collected slice waits for a controller that does not run",
+                collected(view("True", leaving(json!({})), Space::Going, false)),
+                Plan {
+                    release: vec![(Key::new("karmada-es-m1", "slice"), finalizers::ENDPOINT_SLICE)],
+                    again: space_goes,
+                    ..Plan::default()
+                },
             ),
         ];
         for (name, view, expected) in cases {

@@ -14,13 +14,16 @@
 
 mod decide;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::cluster::{APIEnablementStatus, Cluster};
 use api::work::Work;
 use futures::future::join_all;
 use jiff::Timestamp;
 use member::{Kind, Member, Selection};
+use parking_lot::Mutex;
 use propagation::Object;
 use runtime::{Error, Guard, Outcome, Queue, Reconcile, UNLIMITED, controller};
 use serde_json::Value;
@@ -68,11 +71,13 @@ impl Enabled {
 pub(crate) struct Collection {
     pub(crate) queue: Arc<Queue<ServiceKey>>,
     pub(crate) enabled: Enabled,
+    /// The clusters whose ServiceExports could not be listed in time, such as those without the kind.
+    slow: Mutex<BTreeSet<String>>,
 }
 
 impl Collection {
     pub(crate) fn new(enabled: Enabled) -> Self {
-        Self { queue: Queue::new(COMPONENT), enabled }
+        Self { queue: Queue::new(COMPONENT), enabled, slow: Mutex::default() }
     }
 }
 
@@ -126,6 +131,15 @@ fn subscribe(shared: &Arc<Shared>) {
             });
             for (service, _) in mine {
                 of.collection.queue.push(ServiceKey { cluster: cluster.to_owned(), service });
+            }
+        }
+    });
+    let of = shared.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref()) else { return };
+        if lacks_exports(old) != lacks_exports(new) {
+            for service in of.services.of_cluster(&change.key.name) {
+                of.collection.queue.push(service);
             }
         }
     });
@@ -185,7 +199,8 @@ impl Reconcile for Controller {
         };
         let Some(member) = member else { return Ok(Some(view)) };
         if enabled.exports {
-            view.exported = self.exported(&member, key, exports || view.has(Token::ServiceExport)).await?;
+            let asked = exports || view.has(Token::ServiceExport);
+            view.exported = self.exported(&member, &cluster, key, asked).await?;
         }
         if view.exported == Some(true) || view.requested == Some(true) {
             view.slices = Some(self.slices(&member, key).await?);
@@ -209,7 +224,13 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// Returns whether the member has a ServiceExport for the Service; `None` if no controller asks for it.
-    async fn exported(&self, member: &Member, key: &ServiceKey, asked: bool) -> Result<Option<bool>, Error> {
+    async fn exported(
+        &self,
+        member: &Member,
+        cluster: &Cluster,
+        key: &ServiceKey,
+        asked: bool,
+    ) -> Result<Option<bool>, Error> {
         let shared = &self.0;
         let kind = match shared.kinds.resolve(shared.client(), member, EXPORT_API, EXPORT).await {
             Ok(kind) => kind,
@@ -224,13 +245,27 @@ impl Controller {
             (None, false) => return Ok(None),
             (None, true) => member.copy(&kind, ALL),
         };
-        if copy.find(&key.service).is_some() {
-            return Ok(Some(true));
+        let (synced, slow) = (copy.is_synced(), &shared.collection.slow);
+        if synced {
+            slow.lock().remove(&key.cluster);
         }
-        if copy.wait(PATIENCE).await {
-            return Ok(Some(copy.find(&key.service).is_some()));
+        let seen = Seen {
+            found: copy.find(&key.service).is_some(),
+            synced,
+            is_slow: slow.lock().contains(&key.cluster),
+            lacks_kind: lacks_exports(cluster),
+        };
+        match seen.source(asked) {
+            Source::Copy => return Ok(Some(seen.found)),
+            Source::Nobody => return Ok(None),
+            Source::CopyInTime => {
+                if copy.wait(PATIENCE).await {
+                    return Ok(Some(copy.find(&key.service).is_some()));
+                }
+                slow.lock().insert(key.cluster.clone());
+            }
+            Source::Member => {}
         }
-        // The member may not have the kind (yet), and then the mirror never completes. Ask the member itself.
         let found = member.get(&kind, &key.service).await.map_err(Error::decision)?;
         Ok(Some(found.is_some()))
     }
@@ -266,7 +301,10 @@ impl Controller {
             },
             Step::Update(work) => {
                 let Some(old) = existing(&work) else { return Ok(()) };
-                match writer.update_mirrored(mirror, old.as_ref(), &work, Guard::Fields).await {
+                // Its labels tell who wants it. A MultiClusterService may release it at the same moment.
+                let same = old.metadata.labels == work.metadata.labels;
+                let guard = if same { Guard::Fields } else { Guard::Version };
+                match writer.update_mirrored(mirror, old.as_ref(), &work, guard).await {
                     Err(error) if error.is_not_found() => Ok(()),
                     result => result.map(drop),
                 }
@@ -276,13 +314,104 @@ impl Controller {
     }
 }
 
-fn is_going(cluster: &api::cluster::Cluster) -> bool {
+fn is_going(cluster: &Cluster) -> bool {
     cluster.metadata.deletion_timestamp.is_some()
+}
+
+/// Returns whether a member is known not to serve ServiceExports.
+fn lacks_exports(cluster: &Cluster) -> bool {
+    cluster.status.api_enablement(EXPORT_API, EXPORT) == APIEnablementStatus::Disabled
+}
+
+/// What is known of the ServiceExport of a Service, before anybody is asked.
+struct Seen {
+    /// The copy has it.
+    found: bool,
+    /// The copy was complete at least once.
+    synced: bool,
+    /// The copy did not become complete in time, once.
+    is_slow: bool,
+    /// The cluster is known not to serve the kind.
+    lacks_kind: bool,
+}
+
+/// Who tells whether there is a ServiceExport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Copy,
+    /// The copy, if it becomes complete soon.
+    CopyInTime,
+    /// The member itself.
+    Member,
+    /// It stays unknown. When the copy is complete, its objects enqueue their Services.
+    Nobody,
+}
+
+impl Seen {
+    /// Returns whom to believe; `asked` if somebody exported the Service here, as far as we know.
+    fn source(&self, asked: bool) -> Source {
+        match self {
+            // The kind may have been removed while the member was away. Its objects cannot be listed since, so that the copy
+            // keeps them.
+            Self { found: true, lacks_kind: true, .. } => Source::Member,
+            Self { found: true, .. } | Self { synced: true, .. } => Source::Copy,
+            _ if !asked => Source::Nobody,
+            // The member may not have the kind (yet), and then the copy never completes. All its Services would wait each time.
+            Self { is_slow: true, .. } => Source::Member,
+            _ => Source::CopyInTime,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_tells_whether_a_service_is_exported() {
+        let (found, synced, is_slow, lacks_kind) = (true, true, true, true);
+        let new = || Seen { found: false, synced: false, is_slow: false, lacks_kind: false };
+        // Name; what is known; who tells if somebody exported it, and if nobody did.
+        let cases = [
+            ("the copy is complete", Seen { synced, ..new() }, Source::Copy, Source::Copy),
+            ("the copy has it", Seen { found, ..new() }, Source::Copy, Source::Copy),
+            ("the copy is new", new(), Source::CopyInTime, Source::Nobody),
+            (
+                "the copy is not complete after a while",
+                Seen { is_slow, ..new() },
+                Source::Member,
+                Source::Nobody,
+            ),
+            (
+                "the kind is gone, and the copy is from before",
+                Seen { found, synced, lacks_kind, ..new() },
+                Source::Member,
+                Source::Member,
+            ),
+            ("the kind is gone", Seen { synced, lacks_kind, ..new() }, Source::Copy, Source::Copy),
+        ];
+        for (name, seen, asked, unasked) in cases {
+            assert_eq!((seen.source(true), seen.source(false)), (asked, unasked), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_does_not_serve_exports_is_known_by_all_that_it_serves() {
+        use crate::fixtures::cluster;
+        use serde_json::json;
+        let condition = |kind: &str| {
+            json!({ "type": kind, "status": "True", "reason": "r", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" })
+        };
+        let complete = json!({ "status": { "conditions": [condition("CompleteAPIEnablements")] } });
+        let serves = json!({ "status": {
+            "conditions": [condition("CompleteAPIEnablements")],
+            "apiEnablements": [{ "groupVersion": EXPORT_API, "resources": [{ "name": "serviceexports", "kind": EXPORT }] }],
+        } });
+        assert!(lacks_exports(&cluster("m1", "True", complete)));
+        assert!(!lacks_exports(&cluster("m1", "True", serves)));
+        assert!(!lacks_exports(&cluster("m1", "True", json!({}))), "it has not told yet");
+    }
 
     #[test]
     fn slices_that_we_brought_are_not_collected_again() {

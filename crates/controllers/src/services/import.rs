@@ -6,7 +6,7 @@
 //!
 //! `service-import-controller`, `serviceImport` in `--controllers`. Upstream does not mark the derived
 //! Service as its own, and wipes its labels with every event. Ours has an owner, and labels that others added
-//! stay.
+//! stay. Its type and ports are restored, and a selector is dropped: its endpoints are those that were imported.
 
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use crate::table::Start;
 
 const COMPONENT: &str = "service-import-controller";
 const WORKERS: usize = 4;
+const CLUSTER_IP: &str = "ClusterIP";
 
 struct Controller {
     plane: Arc<Plane>,
@@ -99,6 +100,7 @@ fn decide(view: &View) -> Plan {
     let mut service = existing.clone();
     service.metadata.owner_references = wanted.metadata.owner_references;
     let (spec, wanted_spec) = (service.spec.get_or_insert_default(), wanted.spec.unwrap_or_default());
+    restore(spec);
     spec.ports = Some(merged(spec.ports.take(), wanted_spec.ports.unwrap_or_default()));
     let mut status = existing.clone();
     let ingress = status.status.get_or_insert_default().load_balancer.get_or_insert_default();
@@ -108,6 +110,24 @@ fn decide(view: &View) -> Plan {
     }
     let status = (ingress.ingress != load_balancer(existing)).then(|| Box::new(status));
     Plan::Update { service: (service != *existing).then(|| Box::new(service)), status }
+}
+
+/// Makes a spec that of a Service with an address of its own. What belongs to another type goes with that: servers refuse it.
+fn restore(spec: &mut ServiceSpec) {
+    if spec.type_.as_deref().is_some_and(|kind| kind != CLUSTER_IP) {
+        spec.type_ = Some(CLUSTER_IP.to_owned());
+        spec.allocate_load_balancer_node_ports = None;
+        spec.external_traffic_policy = None;
+        spec.health_check_node_port = None;
+        spec.load_balancer_class = None;
+        spec.load_balancer_ip = None;
+        spec.load_balancer_source_ranges = None;
+        for port in spec.ports.iter_mut().flatten() {
+            port.node_port = None;
+        }
+    }
+    spec.selector = None;
+    spec.external_name = None;
 }
 
 fn load_balancer(service: &Service) -> Option<Vec<LoadBalancerIngress>> {
@@ -153,7 +173,7 @@ fn desired(import: &ServiceImport) -> Service {
             ..ObjectMeta::default()
         },
         spec: Some(ServiceSpec {
-            type_: Some("ClusterIP".to_owned()),
+            type_: Some(CLUSTER_IP.to_owned()),
             ports: Some(ports.collect()),
             ..ServiceSpec::default()
         }),
@@ -216,7 +236,7 @@ impl Controller {
                     let balancer =
                         status.status.get_or_insert_default().load_balancer.get_or_insert_default();
                     balancer.ingress = Some(ingress_of(import));
-                    writer.update_status(&created, &status, Guard::Fields).await?;
+                    self.show_addresses(view, &created, &status).await?;
                 }
                 Ok(true)
             }
@@ -226,7 +246,7 @@ impl Controller {
                     wrote |= writer.update(existing, &service, Guard::Fields).await?.is_some();
                 }
                 if let Some(status) = status {
-                    wrote |= writer.update_status(existing, &status, Guard::Fields).await?.is_some();
+                    wrote |= self.show_addresses(view, existing, &status).await?;
                 }
                 Ok(wrote)
             }
@@ -234,14 +254,34 @@ impl Controller {
             (Plan::Update { .. } | Plan::Delete, None) => Ok(false),
         }
     }
+
+    /// Writes the addresses of a ServiceImport to the status of its Service; returns whether they were written.
+    ///
+    /// kube-apiserver from 1.27 on takes them for Services of type LoadBalancer only. That does not change by trying again, and
+    /// nothing needs them: users are told.
+    async fn show_addresses(&self, view: &View, old: &Service, new: &Service) -> Result<bool, Error> {
+        match self.plane.writer.derived().update_status(old, new, Guard::Fields).await {
+            Err(error) if error.is_invalid() => {
+                if let Some(import) = &view.import {
+                    let reason = reasons::SYNC_DERIVED_SERVICE_FAILED;
+                    let message = format!("the derived Service does not show spec.ips: {error}");
+                    self.plane.events.say(COMPONENT, import.as_ref(), reason, message);
+                }
+                Ok(false)
+            }
+            result => result.map(|written| written.is_some()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::fixtures::{deleting, merged, read};
+    use crate::world::World;
 
     fn import(otherwise: Value) -> Option<Arc<ServiceImport>> {
         let base = json!({
@@ -300,6 +340,18 @@ mod tests {
                 derived(json!({})),
                 "update its status",
             ),
+            (
+                "somebody made it a load balancer",
+                import(json!({})),
+                derived(json!({ "spec": { "type": "LoadBalancer" } })),
+                "update it",
+            ),
+            (
+                "somebody gave it pods",
+                import(json!({})),
+                derived(json!({ "spec": { "selector": { "app": "web" } } })),
+                "update it",
+            ),
             ("it was made by the original", import(json!({})), derived(nobodys.clone()), "update it"),
             (
                 "it belongs to somebody else",
@@ -337,5 +389,50 @@ mod tests {
         for (name, import, derived, expected) in cases {
             assert_eq!(words(decide(&View { import, derived })), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_derived_service_gets_its_type_back_and_keeps_its_address() {
+        let kept = json!({ "spec": { "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"], "sessionAffinity": "ClientIP" } });
+        let port =
+            |node_port: Value| merged(json!({ "name": "http", "port": 80, "protocol": "TCP" }), node_port);
+        let balancer = json!({ "spec": {
+            "type": "LoadBalancer", "selector": { "app": "web" }, "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
+            "allocateLoadBalancerNodePorts": true, "loadBalancerClass": "a/b", "ports": [port(json!({ "nodePort": 30000 }))],
+        } });
+        let elsewhere =
+            json!({ "spec": { "type": "ExternalName", "externalName": "elsewhere.example.com" } });
+        for changed in [balancer, elsewhere] {
+            let derived = derived(merged(kept.clone(), changed));
+            let Plan::Update { service: Some(service), .. } =
+                decide(&View { import: import(json!({})), derived })
+            else {
+                panic!("it is restored")
+            };
+            let expected = json!({
+                "type": "ClusterIP", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"], "sessionAffinity": "ClientIP",
+                "ports": [port(json!({}))],
+            });
+            assert_eq!(json!(service.spec), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_that_a_server_does_not_take_are_told_and_not_tried_for_ever() {
+        let world = World::new().await;
+        let controller = Controller { plane: world.plane.clone() };
+        let import: ServiceImport = read(json!({
+            "metadata": { "name": "web", "namespace": world.namespace, "uid": "i", "resourceVersion": "1" },
+            "spec": { "type": "ClusterSetIP", "ports": [{ "name": "http", "port": 80 }], "ips": ["10.0.0.1"] },
+        }));
+        let key = Key::of(&import);
+        world.environment.mirrors.service_imports.note(import);
+        world.refuse(Method::PATCH, "/services/derived-web/status", 422, "Invalid");
+        assert_eq!(world.once(&controller, &key).await, Outcome::Done);
+        assert_eq!(
+            world.event("SyncDerivedServiceFailed").await,
+            "the derived Service does not show spec.ips: refused: Invalid"
+        );
+        world.supervisor.stop().await;
     }
 }

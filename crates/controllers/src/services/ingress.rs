@@ -1,35 +1,41 @@
 //! Lets traffic from outside enter in some clusters and reach back ends in all: a MultiClusterIngress gets an
 //! Ingress in its entry clusters.
 //!
-//! Watches: MultiClusterIngresses, their Ingresses, ServiceImports, collected Works, the Ingresses' bindings.
+//! Watches: MultiClusterIngresses, their Ingresses, ServiceImports, collected Works, the bindings of Ingresses and Services, Clusters.
 //! Writes:  an Ingress template of the same name, owned by the MultiClusterIngress; its ResourceBinding, if an annotation names the
 //!          entry clusters; the status of the MultiClusterIngress.
 //!
 //! `multiClusterIngress` in `--controllers`, off by default. Upstream has only the kind. The Ingress is a
 //! template like any other: the annotation `networking.karmada.io/entry-clusters` places it, or a policy that
 //! selects it. An imported back end is replaced by its derived Service, which has endpoints in all clusters;
-//! any other keeps its name, such as the Service of a MultiClusterService.
+//! any other keeps its name, such as the Service of a MultiClusterService, and that of a headless import, which has no derived one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use api::cluster::Cluster;
 use api::labels::annotations::{COPIED_ANNOTATIONS, COPIED_LABELS, ENTRY_CLUSTERS};
 use api::labels::{
     BINDING_MANAGED_BY, RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers,
 };
+use api::multicluster::{ServiceImport, ServiceImportType};
 use api::names;
-use api::networking::{MultiClusterIngress, MultiClusterIngressStatus, ServiceLocation};
+use api::networking::{
+    IngressLoadBalancerStatus, MultiClusterIngress, MultiClusterIngressStatus, ServiceLocation,
+};
 use api::policy::{ClusterAffinity, Placement};
 use api::work::{ResourceBinding, ResourceBindingSpec};
 use jiff::Timestamp;
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::Resource;
 use kube::core::ObjectMeta;
+use parking_lot::Mutex;
 use propagation::{Object, Reference as _};
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use super::index::{Role, cluster_of, roles};
+use super::{MOST_WARNINGS, is_ready};
 use crate::plane::Plane;
 use crate::table::Start;
 
@@ -44,6 +50,8 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 struct Controller {
     plane: Arc<Plane>,
+    /// The warnings that were told last, so that they are not told again and again.
+    told: Mutex<HashMap<Key, Vec<String>>>,
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -75,24 +83,30 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     });
     let push = push_all.clone();
     plane.mirrors.service_imports.subscribe(move |change| {
-        if change.old.is_none() || change.new.is_none() {
+        let kind = |import: &Option<Arc<ServiceImport>>| import.as_deref().map(has_derived);
+        if kind(&change.old) != kind(&change.new) {
             push(&change.key.namespace);
         }
     });
+    let push = push_all.clone();
     plane.mirrors.works.subscribe(move |change| {
         if change.old.is_none() || change.new.is_none() {
             let version = change.new.as_deref().or(change.old.as_deref());
             for (service, role) in version.into_iter().flat_map(roles) {
                 if role == Role::Collected {
-                    push_all(&service.namespace);
+                    push(&service.namespace);
                 }
             }
         }
     });
     let pushed = queue.clone();
     plane.mirrors.bindings.subscribe(move |change| {
+        let reach = |binding: &Option<Arc<ResourceBinding>>| binding.as_deref().map(clusters_of);
+        if change.key.name.ends_with("-service") && reach(&change.old) != reach(&change.new) {
+            push_all(&change.key.namespace);
+        }
         let placement = |binding: &Option<Arc<ResourceBinding>>| {
-            binding.as_deref().map(|binding| binding.spec.placement.clone())
+            binding.as_deref().map(|binding| (binding.spec.placement.clone(), clusters_of(binding)))
         };
         // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
         if let Some(ingress) = change.key.name.strip_suffix("-ingress")
@@ -101,7 +115,16 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(Key::new(change.key.namespace.clone(), ingress));
         }
     });
-    (Arc::new(Controller { plane: plane.clone() }), queue)
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.clusters.subscribe(move |change| {
+        let look = |cluster: &Option<Arc<Cluster>>| cluster.as_deref().map(has_endpoints);
+        if look(&change.old) != look(&change.new) {
+            for key in of.mirrors.multi_cluster_ingresses.keys(|_| true) {
+                pushed.push(key);
+            }
+        }
+    });
+    (Arc::new(Controller { plane: plane.clone(), told: Mutex::default() }), queue)
 }
 
 /// What is known of a MultiClusterIngress.
@@ -109,16 +132,22 @@ pub(crate) struct View {
     multi: Option<Arc<MultiClusterIngress>>,
     ingress: Option<Ingress>,
     binding: Option<Arc<ResourceBinding>>,
-    /// Which of its back ends are imported.
+    /// Which of its back ends are imported and have a derived Service.
     imported: BTreeSet<String>,
     /// In which clusters each of its back ends has endpoints.
     locations: BTreeMap<String, Vec<String>>,
+    /// To which clusters each of its back ends is propagated: the derived Service of one that is imported.
+    propagated: BTreeMap<String, BTreeSet<String>>,
+    /// The names of all clusters.
+    clusters: BTreeSet<String>,
 }
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     steps: Vec<Step>,
     status: Option<Box<MultiClusterIngressStatus>>,
+    /// Why requests would not reach a back end.
+    warnings: Vec<String>,
     /// Why it cannot be applied.
     problem: Option<String>,
 }
@@ -187,6 +216,7 @@ fn decide(view: &View) -> Plan {
     if !same {
         plan.steps.push(Step::UpdateIngress(Box::new(updated)));
     }
+    plan.warnings = dangling(view, entries.as_deref());
     bind(view, existing, entries, &mut plan);
     let status = status(view, multi, existing);
     if status != multi.status {
@@ -234,12 +264,17 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
             },
             ..ResourceBinding::default()
         }))),
-        Some(existing) if existing.spec.resource.uid != template.uid() => {
+        // That of an earlier Ingress has to go first. One that nobody owns does not go: it was left when its Ingress was deleted.
+        Some(existing) if is_of_earlier(existing, template.uid()) => {
             plan.problem =
                 Some("the binding of an earlier ingress of this name is still being deleted".to_owned());
         }
         Some(existing) => {
             let mut updated = existing.clone();
+            let owners = updated.metadata.owner_references.get_or_insert_default();
+            if owners.is_empty() {
+                owners.push(template.controller_reference());
+            }
             updated
                 .metadata
                 .labels
@@ -255,6 +290,71 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
             }
         }
     }
+}
+
+/// Returns whether a binding goes, with the Ingress that had the name before.
+fn is_of_earlier(binding: &ResourceBinding, uid: &str) -> bool {
+    let mut owners = binding.metadata.owner_references.iter().flatten();
+    let is_owned = binding.spec.resource.uid != uid && owners.any(|owner| owner.uid != uid);
+    binding.metadata.deletion_timestamp.is_some() || is_owned
+}
+
+/// Returns what keeps requests from a back end: entry clusters that do not exist, or to which a back end is not propagated.
+fn dangling(view: &View, entries: Option<&[String]>) -> Vec<String> {
+    let placed = || view.binding.as_deref().map(clusters_of).unwrap_or_default();
+    // Without an annotation, the policy that places the Ingress chooses the entries.
+    let entries: BTreeSet<String> = entries.map_or_else(placed, |entries| entries.iter().cloned().collect());
+    let list =
+        |clusters: &[&String]| clusters.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    let (known, unknown): (Vec<&String>, Vec<&String>) =
+        entries.iter().partition(|entry| view.clusters.contains(*entry));
+    let mut warnings = Vec::new();
+    if !unknown.is_empty() {
+        let unknown = list(&unknown);
+        warnings.push(format!("no cluster is named {unknown}; correct the annotation {ENTRY_CLUSTERS}"));
+    }
+    for (name, reached) in &view.propagated {
+        let lacking: Vec<&String> = known.iter().copied().filter(|entry| !reached.contains(*entry)).collect();
+        if lacking.is_empty() {
+            continue;
+        }
+        let lacking = list(&lacking);
+        warnings.push(if view.imported.contains(name) {
+            let derived = names::derived_service(name);
+            format!("Service {derived} is not propagated to {lacking}; propagate ServiceImport {name} there")
+        } else {
+            format!(
+                "Service {name} is not propagated to {lacking}; propagate it there by a policy or a \
+                 MultiClusterService, or import it with type ClusterSetIP"
+            )
+        });
+    }
+    warnings.truncate(MOST_WARNINGS);
+    warnings
+}
+
+/// Returns the clusters to which a binding propagates its object, as itself or with what depends on it.
+fn clusters_of(binding: &ResourceBinding) -> BTreeSet<String> {
+    let spec = &binding.spec;
+    let required = spec.required_by.iter().flat_map(|snapshot| &snapshot.clusters);
+    spec.clusters.iter().chain(required).map(|target| target.name.clone()).collect()
+}
+
+/// Returns whether an import has a Service `derived-<name>`.
+fn has_derived(import: &ServiceImport) -> bool {
+    import.spec.type_ == ServiceImportType::ClusterSetIP
+}
+
+/// Returns whether the endpoints of a cluster are in use. Those of one that is lost, or leaves, are in no other cluster.
+fn has_endpoints(cluster: &Cluster) -> bool {
+    is_ready(cluster) && cluster.metadata.deletion_timestamp.is_none()
+}
+
+/// Returns the clusters among those with endpoints from which slices of a Service were collected.
+fn located(works: &[(Key, Role)], ready: &BTreeSet<String>) -> Vec<String> {
+    let collected = works.iter().filter(|(_, role)| *role == Role::Collected);
+    let clusters: BTreeSet<&str> = collected.map(|(work, _)| cluster_of(work)).collect();
+    clusters.into_iter().filter(|cluster| ready.contains(*cluster)).map(str::to_owned).collect()
 }
 
 /// Returns the clusters that the annotation names; nothing if there is no annotation.
@@ -357,12 +457,17 @@ fn backends(multi: &MultiClusterIngress) -> BTreeSet<String> {
 fn status(view: &View, multi: &MultiClusterIngress, ingress: &Ingress) -> MultiClusterIngressStatus {
     let balancer = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let balancer = balancer.and_then(|balancer| serde_json::from_value(json!(balancer)).ok());
+    let mut balancer: IngressLoadBalancerStatus = balancer.unwrap_or_default();
+    for address in &mut balancer.ingress {
+        // Karmada's schema demands an error of each port, which none has when all is well. It would refuse the whole status.
+        address.ports.retain(|port| port.error.as_deref().is_some_and(|error| !error.is_empty()));
+    }
     let location = |(name, clusters): (&String, &Vec<String>)| ServiceLocation {
         name: name.clone(),
         clusters: clusters.clone(),
     };
     MultiClusterIngressStatus {
-        load_balancer: balancer.unwrap_or_default(),
+        load_balancer: balancer,
         service_locations: view
             .locations
             .iter()
@@ -383,22 +488,34 @@ impl Reconcile for Controller {
         let multi = mirrors.multi_cluster_ingresses.find(key);
         let ingress = self.plane.writer.api::<Ingress>(&key.namespace).get_opt(&key.name).await?;
         let names = multi.as_deref().map(backends).unwrap_or_default();
+        let (mut clusters, mut ready) = (BTreeSet::new(), BTreeSet::new());
+        for cluster in mirrors.clusters.all() {
+            let name = cluster.metadata.name.clone().unwrap_or_default();
+            if has_endpoints(&cluster) {
+                ready.insert(name.clone());
+            }
+            clusters.insert(name);
+        }
         let mut view = View {
             multi,
             ingress,
             binding: mirrors.bindings.get(&key.namespace, &names::binding("Ingress", &key.name)),
             imported: BTreeSet::new(),
             locations: BTreeMap::new(),
+            propagated: BTreeMap::new(),
+            clusters,
         };
         for name in names {
             let service = Key::new(key.namespace.clone(), name.clone());
-            if mirrors.service_imports.find(&service).is_some() {
+            let mut brought = name.clone();
+            if mirrors.service_imports.find(&service).is_some_and(|import| has_derived(&import)) {
+                brought = names::derived_service(&name);
                 view.imported.insert(name.clone());
             }
-            let works = self.plane.services.works(&service);
-            let collected = works.iter().filter(|(_, role)| *role == Role::Collected);
-            let clusters: BTreeSet<&str> = collected.map(|(work, _)| cluster_of(work)).collect();
-            view.locations.insert(name, clusters.into_iter().map(str::to_owned).collect());
+            let binding = mirrors.bindings.get(&key.namespace, &names::binding("Service", &brought));
+            let reached = binding.as_deref().map(clusters_of).unwrap_or_default();
+            view.propagated.insert(name.clone(), reached);
+            view.locations.insert(name, located(&self.plane.services.works(&service), &ready));
         }
         Ok(Some(view))
     }
@@ -416,7 +533,12 @@ impl Reconcile for Controller {
                 break;
             }
         }
+        let news = self.news(key, plan.warnings);
         let Some(multi) = &view.multi else { return result.map(|()| Outcome::Done) };
+        for warning in news {
+            let about = runtime::events::about(multi.as_ref());
+            self.plane.events.warning(COMPONENT, &about, NOT_SYNCED, warning);
+        }
         if let Some(status) = plan.status {
             let mirror = &self.plane.mirrors.multi_cluster_ingresses;
             let mut told = MultiClusterIngress::clone(multi);
@@ -445,6 +567,16 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    /// Returns the warnings, unless the same ones were told last.
+    fn news(&self, key: &Key, warnings: Vec<String>) -> Vec<String> {
+        let mut told = self.told.lock();
+        let known = match warnings.is_empty() {
+            true => told.remove(key),
+            false => told.insert(key.clone(), warnings.clone()),
+        };
+        if known.as_ref() == Some(&warnings) { Vec::new() } else { warnings }
+    }
+
     async fn carry_out(&self, key: &Key, view: &View, step: Step) -> Result<(), Error> {
         let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
         let ingresses = writer.api::<Ingress>(&key.namespace);
@@ -478,8 +610,8 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{deleting, merged, read};
-    use crate::world::World;
+    use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::world::{World, drain};
 
     fn multi(otherwise: Value) -> Option<Arc<MultiClusterIngress>> {
         let base = json!({
@@ -495,7 +627,10 @@ mod tests {
     fn view(multi: Option<Arc<MultiClusterIngress>>, ingress: Option<Ingress>) -> View {
         let locations =
             BTreeMap::from([("web".to_owned(), vec!["m3".to_owned()]), ("api".to_owned(), Vec::new())]);
-        View { multi, ingress, binding: None, imported: ["web".to_owned()].into(), locations }
+        let entries = || -> BTreeSet<String> { ["m1", "m2"].map(str::to_owned).into() };
+        let propagated = [("web".to_owned(), entries()), ("api".to_owned(), entries())].into();
+        let (imported, clusters) = (["web".to_owned()].into(), entries());
+        View { multi, ingress, binding: None, imported, locations, propagated, clusters }
     }
 
     fn made(otherwise: Value) -> Option<Ingress> {
@@ -625,6 +760,146 @@ mod tests {
         let status = json!(plan.status.expect("there is news"));
         assert_eq!(status["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
         assert_eq!(status["serviceLocations"], json!([{ "name": "web", "clusters": ["m3"] }]));
+    }
+
+    #[test]
+    fn ports_without_an_error_do_not_keep_an_address_away() {
+        let ports = json!([{ "port": 80, "protocol": "TCP" }, { "port": 443, "protocol": "TCP", "error": "NoCertificate" }]);
+        let addresses =
+            json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1", "ports": ports }] } } });
+        let plan = decide(&view(multi(json!({})), made(addresses)));
+        let status = json!(plan.status.expect("there is news"));
+        let expected = json!([{ "ip": "192.0.2.1", "ports": [{ "port": 443, "protocol": "TCP", "error": "NoCertificate" }] }]);
+        assert_eq!(status["loadBalancer"]["ingress"], expected);
+    }
+
+    #[test]
+    fn a_binding_that_its_earlier_ingress_left_behind_is_taken_over() {
+        let mut again = view(multi(json!({})), made(json!({})));
+        let Some(Step::CreateBinding(binding)) = decide(&again).steps.pop() else { panic!("it is bound") };
+        let binding = json!(binding);
+        again.ingress = made(json!({ "metadata": { "uid": "i2" } }));
+        again.binding = Some(Arc::new(read(binding.clone())));
+        let waits = "the binding of an earlier ingress of this name is still being deleted";
+        assert_eq!(words(&decide(&again)), [waits]);
+        again.binding = Some(Arc::new(read(merged(binding.clone(), deleting()))));
+        assert_eq!(words(&decide(&again)), [waits]);
+        let left = merged(binding, json!({ "metadata": { "ownerReferences": null } }));
+        again.binding = Some(Arc::new(read(left)));
+        let plan = decide(&again);
+        assert_eq!(words(&plan), ["bind m1+m2"]);
+        let Some(Step::UpdateBinding(taken)) = plan.steps.first() else { panic!("it is taken over") };
+        assert_eq!(taken.spec.resource.uid, "i2");
+        assert_eq!(taken.metadata.owner_references.clone().unwrap_or_default()[0].uid, "i2");
+    }
+
+    #[test]
+    fn entries_that_do_not_lead_to_a_back_end_are_told_with_a_remedy() {
+        let told = |change: &dyn Fn(&mut View)| {
+            let mut view = view(multi(json!({})), made(json!({})));
+            change(&mut view);
+            decide(&view).warnings
+        };
+        assert_eq!(told(&|_| {}), [""; 0]);
+        assert_eq!(
+            told(&|view| view.clusters = ["m1".to_owned()].into()),
+            ["no cluster is named m2; correct the annotation networking.karmada.io/entry-clusters"]
+        );
+        let here = |name: &str| (name.to_owned(), BTreeSet::from(["m1".to_owned()]));
+        assert_eq!(
+            told(&|view| view.propagated = [here("web"), here("api")].into()),
+            [
+                "Service api is not propagated to m2; propagate it there by a policy or a MultiClusterService, or import it \
+                 with type ClusterSetIP",
+                "Service derived-web is not propagated to m2; propagate ServiceImport web there",
+            ]
+        );
+        // Without an annotation, a policy chooses the entries.
+        let by_policy = json!({ "spec": { "clusters": [{ "name": "m2" }] } });
+        let by_policy: ResourceBinding = crate::fixtures::binding(by_policy);
+        assert_eq!(
+            told(&|view| {
+                view.multi = multi(json!({ "metadata": { "annotations": null } }));
+                view.binding = Some(Arc::new(by_policy.clone()));
+                view.propagated = [here("web")].into();
+            }),
+            ["Service derived-web is not propagated to m2; propagate ServiceImport web there"]
+        );
+    }
+
+    #[test]
+    fn a_service_is_where_its_binding_and_those_that_need_it_bring_it() {
+        let binding = crate::fixtures::binding(json!({ "spec": {
+            "clusters": [{ "name": "m1" }],
+            "requiredBy": [{ "namespace": "default", "name": "web-serviceimport", "clusters": [{ "name": "m2" }] }],
+        } }));
+        assert_eq!(clusters_of(&binding), BTreeSet::from(["m1", "m2"].map(str::to_owned)));
+    }
+
+    #[test]
+    fn back_ends_are_not_where_a_cluster_is_lost() {
+        let work = |cluster: &str, role: Role| (Key::new(names::execution_space(cluster), "w"), role);
+        let works = [
+            work("m1", Role::Collected),
+            work("m2", Role::Collected),
+            work("m3", Role::Dispatched),
+            work("m1", Role::Collected),
+        ];
+        let ready = |clusters: &[&str]| -> BTreeSet<String> {
+            clusters.iter().map(|name| (*name).to_owned()).collect()
+        };
+        assert_eq!(located(&works, &ready(&["m1", "m2", "m3"])), ["m1", "m2"]);
+        assert_eq!(located(&works, &ready(&["m2"])), ["m2"]);
+        assert!(has_endpoints(&cluster("m1", "True", json!({}))));
+        assert!(!has_endpoints(&cluster("m1", "Unknown", json!({}))));
+        assert!(!has_endpoints(&cluster("m1", "True", deleting())));
+    }
+
+    #[tokio::test]
+    async fn a_headless_import_has_no_derived_service_and_lost_clusters_are_noticed() {
+        let world = World::new().await;
+        let (controller, queue) = subscribed(&world.plane);
+        let mirrors = &world.environment.mirrors;
+        let made = merged(
+            json!(multi(json!({})).as_deref()),
+            json!({ "metadata": { "namespace": world.namespace, "uid": null } }),
+        );
+        let multi: Arc<MultiClusterIngress> = world.put(&mirrors.multi_cluster_ingresses, made).await;
+        let key = Key::of(multi.as_ref());
+        let import = |kind: &str, version: &str| -> ServiceImport {
+            read(json!({
+                "metadata": { "name": "web", "namespace": world.namespace, "resourceVersion": version },
+                "spec": { "type": kind, "ports": [{ "name": "http", "port": 80 }] },
+            }))
+        };
+        drain(&queue);
+        mirrors.service_imports.note(import("Headless", "1"));
+        assert_eq!(drain(&queue), std::slice::from_ref(&key));
+        let view = controller.observe(&key).await.expect("it is seen").expect("a view");
+        assert!(view.imported.is_empty(), "{:?}", view.imported);
+        mirrors.service_imports.note(import("Headless", "2"));
+        assert!(drain(&queue).is_empty(), "nothing that matters has changed");
+        mirrors.service_imports.note(import("ClusterSetIP", "3"));
+        assert_eq!(drain(&queue), std::slice::from_ref(&key));
+        let view = controller.observe(&key).await.expect("it is seen").expect("a view");
+        assert_eq!(view.imported, BTreeSet::from(["web".to_owned()]));
+
+        let look = |ready: &str, version: &str| {
+            let otherwise = json!({ "metadata": { "resourceVersion": version } });
+            mirrors.clusters.note(cluster(&world.own("m1"), ready, otherwise));
+            drain(&queue)
+        };
+        assert_eq!(look("True", "1"), std::slice::from_ref(&key));
+        assert!(look("True", "2").is_empty(), "nothing that matters has changed");
+        assert_eq!(look("Unknown", "3"), std::slice::from_ref(&key));
+
+        // What is wrong is told once.
+        let told = || vec!["a".to_owned()];
+        assert_eq!(controller.news(&key, told()), told());
+        assert_eq!(controller.news(&key, told()), [""; 0]);
+        assert_eq!(controller.news(&key, Vec::new()), [""; 0]);
+        assert_eq!(controller.news(&key, told()), told());
+        world.supervisor.stop().await;
     }
 
     #[tokio::test]

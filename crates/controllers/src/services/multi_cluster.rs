@@ -2,9 +2,9 @@
 //! its endpoints.
 //!
 //! Watches: MultiClusterServices, Services of the same name, Clusters and their execution namespaces, the Works that ask providers, the
-//!          Services' bindings.
-//! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; finalizer, the
-//!          condition ServiceApplied and events of the MultiClusterService.
+//!          Works that hold slices, the Services' bindings.
+//! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; the marks of collected Works
+//!          that it does not want any more; finalizer, the condition ServiceApplied and events of the MultiClusterService.
 //!
 //! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate
 //! MultiClusterService. When the MultiClusterService is deleted, the binding and the Services in the members
@@ -104,11 +104,21 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(service);
         }
     });
-    let pushed = queue.clone();
+    let (of, pushed) = (plane.clone(), queue.clone());
     plane.mirrors.works.subscribe(move |change| {
         let versions = [change.old.as_deref(), change.new.as_deref()];
         for (service, role) in versions.into_iter().flatten().flat_map(roles) {
-            if role == Role::Request && !change.ours {
+            // An agent may collect a slice at the very moment at which its MultiClusterService goes.
+            let is_late = || {
+                let is_new = change.old.is_none();
+                is_new && of.mirrors.multi_cluster_services.find(&service).is_none()
+            };
+            let matters = match role {
+                Role::Request => !change.ours,
+                Role::Collected => is_late(),
+                Role::Export | Role::Dispatched => false,
+            };
+            if matters {
                 pushed.push(service);
             }
         }
@@ -138,8 +148,15 @@ impl Reconcile for Controller {
 
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
         let mirrors = &self.plane.mirrors;
-        let works = self.plane.services.works(key).into_iter().filter(|(_, role)| *role == Role::Request);
-        let requests: Vec<_> = works.filter_map(|(work, _)| mirrors.works.find(&work)).collect();
+        let (mut requests, mut collected) = (Vec::new(), Vec::new());
+        for (name, role) in self.plane.services.works(key) {
+            let list = match role {
+                Role::Request => &mut requests,
+                Role::Collected => &mut collected,
+                Role::Export | Role::Dispatched => continue,
+            };
+            list.extend(mirrors.works.find(&name));
+        }
         Ok(Some(View {
             key: key.clone(),
             multi: mirrors.multi_cluster_services.find(key),
@@ -148,6 +165,7 @@ impl Reconcile for Controller {
             service: self.plane.templates.get(&service_key(key)),
             binding: mirrors.bindings.get(&key.namespace, &names::binding("Service", &key.name)),
             requests,
+            collected,
         }))
     }
 
@@ -177,12 +195,20 @@ impl Reconcile for Controller {
         }
         let (last, rest): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| matches!(step, Step::Release));
-        let results = join_all(rest.into_iter().map(|step| self.carry_out(key, &view, step))).await;
-        errors.extend(results.into_iter().filter_map(Result::err));
+        // A slice is released after its request was withdrawn: otherwise it would be collected again.
+        let (slices, rest): (Vec<Step>, Vec<Step>) = rest
+            .into_iter()
+            .partition(|step| matches!(step, Step::ReleaseCollected(..) | Step::DeleteCollected(_)));
+        for steps in [rest, slices] {
+            let results = join_all(steps.into_iter().map(|step| self.carry_out(key, &view, step))).await;
+            errors.extend(results.into_iter().filter_map(Result::err));
+        }
         let Some(multi) = &view.multi else { return Error::join(errors).map(|()| Outcome::Done) };
         for (reason, message) in plan.warnings {
             plane.events.say(COMPONENT, multi.as_ref(), reason, message);
         }
+        // When a missing Service is created, its own event enqueues this key. A write that failed is tried again.
+        let only_waits = plan.waits && errors.is_empty();
         if let Some(problem) = plan.problem {
             errors.push(Error::Several(vec![problem]));
         }
@@ -212,11 +238,7 @@ impl Reconcile for Controller {
                 plane.events.say(COMPONENT, multi.as_ref(), event, message);
             }
         }
-        // When a missing Service is created, its own event enqueues this key.
-        match result {
-            Err(Error::Several(_)) if plan.waits => Ok(Outcome::Done),
-            result => result.map(|()| Outcome::Done),
-        }
+        if only_waits { Ok(Outcome::Done) } else { result.map(|()| Outcome::Done) }
     }
 }
 
@@ -254,7 +276,17 @@ impl Controller {
             (Step::UpdateRequest(old, new), _) => {
                 writer.update_mirrored(&mirrors.works, old.as_ref(), &new, Guard::Fields).await.map(drop)
             }
-            (Step::DeleteRequest(work), _) => writer.delete(work.as_ref()).await,
+            (Step::DeleteRequest(work) | Step::DeleteCollected(work), _) => {
+                writer.delete(work.as_ref()).await
+            }
+            (Step::ReleaseCollected(old, new), _) => {
+                // Whoever collected it may release it at the same moment, for another reason.
+                let written = writer.update_mirrored(&mirrors.works, old.as_ref(), &new, Guard::Version);
+                match written.await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    result => result.map(drop),
+                }
+            }
             (Step::PatchService(patch), _) => {
                 plane.templates.patch_unless_equal(&service_key(key), patch).await
             }

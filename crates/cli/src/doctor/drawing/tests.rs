@@ -145,6 +145,55 @@ fn a_service_without_endpoints_is_not_well_unless_another_cluster_has_some() {
 }
 
 #[test]
+fn endpoints_that_are_not_ready_neither_count_nor_are_tried() {
+    let unready = |mut slice: Value| {
+        slice["endpoints"][0]["conditions"] = json!({ "ready": false });
+        slice
+    };
+    // One of two is not ready, then the only one.
+    let (one, two) = (unready(own("web-a", &["10.1.0.5", "10.1.0.6"])), unready(own("web-b", &["10.2.0.7"])));
+    let mut facts = shared();
+    facts.works = vec![collected("member1", MULTI, &one), collected("member2", MULTI, &two)];
+    facts.clusters[0].member = Ok(member(&["10.1.0.0/16"], vec![one]));
+    facts.clusters[1].member = Ok(member(&["10.2.0.0/16"], vec![two]));
+    let there =
+        [dispatched("member1-web-a", &["10.1.0.5", "10.1.0.6"]), dispatched("member2-web-b", &["10.2.0.7"])];
+    facts.clusters[2].member = Ok(member(&["10.3.0.0/16"], there.map(unready).to_vec()));
+    let report = diagnose(&facts);
+    let counts: Vec<_> = report.clusters.iter().map(|row| (row.own, row.unready, row.collected)).collect();
+    assert_eq!(counts[..2], [(Some(1), Some(1), 1), (Some(0), Some(1), 0)]);
+    let tried: Vec<_> = report.flows.iter().flat_map(|flow| flow.endpoints.clone()).collect();
+    assert_eq!(tried, [("10.1.0.6".to_owned(), 8080)]);
+    assert!(report.flows.iter().all(|flow| flow.complete), "{:?}", report.flows);
+    let told: Vec<(&str, &str)> =
+        report.findings.iter().map(|finding| (finding.about.as_str(), finding.message.as_str())).collect();
+    assert_eq!(told, [("member2", "it has 1 endpoints, none is ready")]);
+    assert!(!report.is_well());
+}
+
+#[test]
+fn ports_of_an_import_are_compared_with_their_names_and_protocols() {
+    let told = |offered: Value, wanted: Value| -> Vec<String> {
+        let facts = Facts {
+            multi: None,
+            service: Some(json!({ "spec": { "ports": offered } })),
+            import: Some(json!({ "spec": { "type": "ClusterSetIP", "ports": wanted } })),
+            ..shared()
+        };
+        let found = diagnose(&facts).findings.into_iter().map(|finding| finding.message);
+        found.filter(|message| message.contains("asks for port")).collect()
+    };
+    let asks = |port: &str| vec![format!("it asks for port {port}, which the Service does not have")];
+    let named = || json!([{ "name": "http", "port": 80 }]);
+    assert_eq!(told(named(), json!([{ "name": "http", "port": 80, "protocol": "TCP" }])), [""; 0]);
+    assert_eq!(told(named(), json!([{ "name": "web", "port": 80 }])), asks("80 named web"));
+    assert_eq!(told(named(), json!([{ "port": 80 }])), asks("80 without a name"));
+    assert_eq!(told(named(), json!([{ "name": "", "port": 81 }])), asks("81"));
+    let udp = json!([{ "name": "http", "port": 80, "protocol": "UDP" }]);
+    assert_eq!(told(named(), udp), asks("80/UDP named http"));
+}
+
+#[test]
 fn a_probe_that_tried_nothing_says_so() {
     let mut report = diagnose(&shared());
     for flow in &mut report.flows {

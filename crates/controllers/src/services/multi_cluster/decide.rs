@@ -24,7 +24,7 @@ use runtime::Key;
 use serde_json::{Value, json};
 
 use super::super::index::cluster_of;
-use super::super::works::{Ensure, is_going, request};
+use super::super::works::{Ensure, Token, is_going, released, request, tokens};
 use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
 use super::metadata_patch;
 
@@ -44,6 +44,8 @@ pub(crate) struct View {
     pub(super) binding: Option<Arc<ResourceBinding>>,
     /// The Works that ask providers for its endpoints.
     pub(super) requests: Vec<Arc<Work>>,
+    /// The Works that hold slices of its Service.
+    pub(super) collected: Vec<Arc<Work>>,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -66,6 +68,10 @@ pub(super) enum Step {
     CreateRequest(Box<Work>),
     UpdateRequest(Arc<Work>, Box<Work>),
     DeleteRequest(Arc<Work>),
+    /// A slice is held for others, and no longer for a MultiClusterService.
+    ReleaseCollected(Arc<Work>, Box<Work>),
+    /// A slice is held for nobody any more.
+    DeleteCollected(Arc<Work>),
     PatchService(Value),
     CreateBinding(Box<ResourceBinding>),
     UpdateBinding(Arc<ResourceBinding>, Box<ResourceBinding>),
@@ -75,14 +81,14 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     let mut plan = Plan::default();
     let Some(multi) = &view.multi else {
         // It had a finalizer; who took that off by force has left these behind.
-        withdraw_requests(view, &BTreeSet::new(), &mut plan);
+        withdraw(view, &BTreeSet::new(), &mut plan);
         release_service(view, None, &mut plan);
         return plan;
     };
     let held =
         multi.metadata.finalizers.iter().flatten().any(|held| held == finalizers::MULTI_CLUSTER_SERVICE);
     if multi.metadata.deletion_timestamp.is_some() || !is_cross_cluster(multi) {
-        withdraw_requests(view, &BTreeSet::new(), &mut plan);
+        withdraw(view, &BTreeSet::new(), &mut plan);
         release_service(view, Some(multi.as_ref()), &mut plan);
         if held {
             plan.steps.push(Step::Release);
@@ -96,10 +102,10 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     let consumers = meant(&multi.spec.consumer_clusters, &view.clusters);
     ask(view, multi, &providers, &mut plan, fresh_id);
     bound(&mut plan.warnings);
-    withdraw_requests(view, &providers, &mut plan);
+    withdraw(view, &providers, &mut plan);
     let Some(service) = view.service.as_ref().filter(|service| !service.is_deleting()) else {
-        plan.problem = Some(format!("services {:?} not found", view.key.name));
-        plan.waits = true;
+        plan.waits = plan.problem.is_none();
+        plan.problem.get_or_insert_with(|| format!("services {:?} not found", view.key.name));
         return plan;
     };
     claim(multi, service, &mut plan);
@@ -161,11 +167,21 @@ fn ask(
     }
 }
 
-/// Withdraws the requests to all clusters but these. The controller that collected slices releases them.
-fn withdraw_requests(view: &View, except: &BTreeSet<String>, plan: &mut Plan) {
-    for work in view.requests.iter().filter(|work| !is_going(work)) {
-        if !except.contains(cluster_of(&Key::of(work.as_ref()))) {
-            plan.steps.push(Step::DeleteRequest(Arc::clone(work)));
+/// Withdraws the requests to all clusters but these, and releases the slices that were collected there. Whoever collected a slice
+/// releases it as well; but an agent may be down, or run without the gate.
+fn withdraw(view: &View, except: &BTreeSet<String>, plan: &mut Plan) {
+    let is_left =
+        |work: &&Arc<Work>| !is_going(work) && !except.contains(cluster_of(&Key::of(work.as_ref())));
+    for work in view.requests.iter().filter(is_left) {
+        plan.steps.push(Step::DeleteRequest(Arc::clone(work)));
+    }
+    for work in view.collected.iter().filter(is_left) {
+        let mut left = tokens(work);
+        if left.remove(&Token::MultiClusterService) {
+            plan.steps.push(match released(work, &left) {
+                Some(released) => Step::ReleaseCollected(Arc::clone(work), Box::new(released)),
+                None => Step::DeleteCollected(Arc::clone(work)),
+            });
         }
     }
 }
@@ -307,6 +323,7 @@ fn release_service(view: &View, multi: Option<&MultiClusterService>, plan: &mut 
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::works::{collected, service_of};
     use super::*;
     use crate::fixtures::{cluster, deleting, merged, read};
 
@@ -339,8 +356,8 @@ mod tests {
     fn view(multi: Option<Arc<MultiClusterService>>, service: Option<Arc<Value>>) -> View {
         let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
         let spaces = ["m1", "m2"].map(str::to_owned).into();
-        let (key, requests) = (Key::new("shop", "web"), Vec::new());
-        View { key, multi, clusters, spaces, service, binding: None, requests }
+        let (key, requests, collected) = (Key::new("shop", "web"), Vec::new(), Vec::new());
+        View { key, multi, clusters, spaces, service, binding: None, requests, collected }
     }
 
     /// Has what a plan makes be there.
@@ -363,6 +380,8 @@ mod tests {
             Step::CreateRequest(work) => format!("ask {}", cluster_of(&Key::of(work.as_ref()))),
             Step::UpdateRequest(_, work) => format!("ask {} anew", cluster_of(&Key::of(work.as_ref()))),
             Step::DeleteRequest(work) => format!("leave {}", cluster_of(&Key::of(work.as_ref()))),
+            Step::ReleaseCollected(_, work) => format!("release {}", cluster_of(&Key::of(work.as_ref()))),
+            Step::DeleteCollected(work) => format!("drop {}", cluster_of(&Key::of(work.as_ref()))),
             Step::PatchService(_) => "mark".to_owned(),
             Step::CreateBinding(binding) => {
                 let placement = binding.spec.placement.clone().unwrap_or_default();
@@ -445,6 +464,53 @@ mod tests {
         check(&joins, &told, "the provider has no execution namespace yet");
         joins.spaces.insert("m1".to_owned());
         check(&joins, &["ask m1", "bind m1+m2"], "it is there");
+    }
+
+    fn held(cluster: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "shop" },
+        });
+        let tokens = tokens.iter().copied().collect();
+        let wanted = collected(cluster, &slice, &Key::new("shop", "web"), &tokens).expect("a Work");
+        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        Arc::new(read(merged(json!(work), otherwise)))
+    }
+
+    #[test]
+    fn slices_are_released_although_whoever_collected_them_is_silent() {
+        use Token::{MultiClusterService as M, ServiceExport as E};
+        let whole = || settled(view(multi(json!({})), service(claimed())));
+        let moved = || multi(json!({ "spec": { "providerClusters": [{ "name": "m2" }] } }));
+        // Name; the MultiClusterService; what is collected in m1; then: what becomes of that.
+        let cases = [
+            ("it stays", multi(json!({})), held("m1", &[M], json!({})), vec![]),
+            ("another provider", moved(), held("m1", &[M], json!({})), vec!["drop m1"]),
+            (
+                "another provider, and it is exported",
+                moved(),
+                held("m1", &[M, E], json!({})),
+                vec!["release m1"],
+            ),
+            ("it goes", multi(deleting()), held("m1", &[M], json!({})), vec!["drop m1"]),
+            ("it is gone", None, held("m1", &[M, E], json!({})), vec!["release m1"]),
+            ("it was released already", None, held("m1", &[E], json!({})), vec![]),
+            ("it is being deleted already", None, held("m1", &[M], deleting()), vec![]),
+        ];
+        for (name, multi, work, expected) in cases {
+            let mut view = whole();
+            (view.multi, view.collected) = (multi, vec![work]);
+            let plan = decide(&view, || "id".to_owned());
+            let mut words = words(&plan);
+            words.retain(|word| word.starts_with("drop") || word.starts_with("release "));
+            assert_eq!(words, expected, "{name}");
+            for step in &plan.steps {
+                if let Step::ReleaseCollected(_, work) = step {
+                    assert_eq!(tokens(work), BTreeSet::from([E]), "{name}");
+                    assert_eq!(service_of(work, M), None, "{name}");
+                }
+            }
+        }
     }
 
     #[test]

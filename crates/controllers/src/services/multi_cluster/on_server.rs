@@ -1,7 +1,8 @@
 //! MultiClusterServices on a server: whose the Service is, and who is told when that changes.
 
 use api::labels::{BINDING_MANAGED_BY, MULTI_CLUSTER_SERVICE_PERMANENT_ID};
-use k8s_openapi::api::core::v1::Service;
+use http::Method;
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::DeleteParams;
 
 use super::*;
@@ -76,5 +77,32 @@ async fn a_service_belongs_to_its_multi_cluster_service_as_long_as_that_is_there
     world.know(free);
     assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
     assert_eq!(world.writes(), [""; 0]);
+    world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_write_that_failed_is_tried_again_although_the_service_is_missing() {
+    let world = World::new().await;
+    world.plane.templates.learn("", "v1", "Service", true);
+    let (controller, _) = subscribed(&world.plane);
+    let mirrors = &world.environment.mirrors;
+    let cluster = world.cluster("m1", json!({})).await;
+    let space = world.api::<Namespace>("").get(&names::execution_space(&cluster)).await;
+    mirrors.namespaces.note(space.expect("its execution namespace"));
+    let multi = json!({
+        "metadata": { "name": "web", "namespace": world.namespace },
+        "spec": {
+            "types": ["CrossCluster"],
+            "providerClusters": [{ "name": cluster }], "consumerClusters": [{ "name": cluster }],
+        },
+    });
+    let multi: Arc<MultiClusterService> = world.put(&mirrors.multi_cluster_services, multi).await;
+    let key = Key::of(multi.as_ref());
+    world.refuse(Method::POST, "/works", 500, "InternalError");
+    let outcome = world.once(controller.as_ref(), &key).await;
+    let told = |error: &str| error.contains("refused") && error.contains("services \"web\" not found");
+    assert!(matches!(&outcome, Outcome::Failed { error, .. } if told(error)), "{outcome:?}");
+    // The Service alone is waited for: its own event comes.
+    assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
     world.supervisor.stop().await;
 }
