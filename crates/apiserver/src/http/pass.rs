@@ -52,7 +52,7 @@ where
 /// Says whether an answer sends the client to another host. A client follows with the credentials it has for this server
 /// (CVE-2022-3172). A path leads back to this server, so servers may name one, as those behind a proxy of a Pod do.
 pub fn redirects_elsewhere(status: StatusCode, headers: &HeaderMap) -> bool {
-    // Clients take `//host` and `/\\host` for a host, and leave out tabs before they look.
+    // Clients take `//host` and `/\host` for a host, and leave out tabs before they look.
     let is_path = |location: &HeaderValue| {
         let location = location.as_bytes();
         let plain = location.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dot_segments_are_not_passed_on_however_they_are_written() {
+    fn finding_24_dot_segments_are_not_passed_on_however_they_are_written() {
         for path in ["/..", "/a/../b", "/a/%2e%2E/b", "/a/.%2e", "/a/./b", "/a%2F..%2Fb", "/a/..%5cb", "/%2e"]
         {
             assert_eq!(check_path(path).unwrap_err().code, 400, "{path}");

@@ -61,7 +61,7 @@ fn list(mirror: &Mirror<String>, version: &str) {
 }
 
 #[test]
-fn a_list_with_older_revisions_replaces_what_is_known() {
+fn finding_25_a_list_with_older_revisions_replaces_what_is_known() {
     let (mirror, told) = mirror();
     let key = Key::new("", "a");
     apply(&mirror, "9");
