@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_of_a_binding_must_be_allowed_to_read_its_object() {
+    fn finding_25_the_writer_of_a_binding_must_be_allowed_to_read_its_object() {
         let binding = |namespace: &str, clusters: i32| {
             json!({"spec": {"resource": {"apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": "s"},
                 "clusters": [{"name": "m1", "replicas": clusters}]}})

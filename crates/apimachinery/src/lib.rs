@@ -24,4 +24,5 @@ pub mod stack;
 pub mod status;
 pub mod structural;
 pub mod webhook;
+pub mod weight;
 pub mod yaml;

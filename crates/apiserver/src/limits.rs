@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_are_gone_are_forgotten() {
+    async fn finding_24_clients_that_are_gone_are_forgotten() {
         let limits = impatient(4, 2);
         let permits =
             [limits.enter(&user("a"), &list(), false).await, limits.enter(&user("b"), &list(), false).await];
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_clients_cannot_take_all_places() {
+    async fn finding_25_two_clients_cannot_take_all_places() {
         let limits = impatient(16, 16);
         let mut taken = Vec::new();
         for client in ["first", "second"] {

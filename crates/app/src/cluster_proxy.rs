@@ -24,7 +24,7 @@ use api::cluster::{Cluster, LocalSecretReference};
 use apimachinery::gvk::GroupResource;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, onward, pass};
+use apiserver::http::{Body, onward, pass, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
 use bytes::Bytes;
@@ -41,6 +41,9 @@ use crate::fleet::own;
 
 /// The name that stands for all clusters.
 const EVERY: &str = "*";
+
+/// As for aggregated servers.
+const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
 /// The way to members, with a client for each that was asked for.
 pub(crate) struct ClusterProxy {
@@ -215,7 +218,8 @@ async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecret
     Ok(found)
 }
 
-/// Hands a request on in the name of the caller, upgrades included.
+/// Hands a request on in the name of the caller, upgrades included. Whoever answers may not send the caller to another host, which would
+/// get the caller's token.
 async fn pass_on(
     server: &Arc<Server>,
     context: &Context,
@@ -233,6 +237,9 @@ async fn pass_on(
         Ok(response) => response,
         Err(error) => return Ok(Err(error)),
     };
+    if pass::redirects_elsewhere(response.status(), response.headers()) {
+        return Ok(Ok(respond::text(StatusCode::BAD_GATEWAY.as_u16(), REDIRECTED)));
+    }
     Ok(Ok(match upgrade {
         Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             pass::relay(server, caller, response)

@@ -4,7 +4,7 @@
 //! at once and live, over the connections that controllers have anyway or, in pull mode, through their tunnels, each within its in-flight
 //! limit, a deadline and the bound on the size of answers; one that fails is left out, and the caller is warned. Whether the caller may ask is for the RBAC
 //! of the control plane: members are asked with the credentials of the control plane. One caller has only so many such
-//! requests under way.
+//! requests under way, and what all answers together take in memory is bounded.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -12,12 +12,14 @@ mod merge;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::cluster::Cluster;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::pointer;
 use apimachinery::status::Status;
+use apimachinery::weight::Weight;
 use apiserver::handlers::context::Context;
 use apiserver::http::negotiate::{Offer, Shape};
 use apiserver::http::{Body, pass, respond};
@@ -27,7 +29,7 @@ use futures::future::join_all;
 use http::Response;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Client;
-use member::limit::{Listing, TooLarge};
+use member::limit::{Budget, Listing, TooLarge};
 use member::{Connection, Member};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -45,6 +47,8 @@ const EXTERNAL: &str = "external.metrics.k8s.io";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many requests of one caller may be under way: each asks every member.
 const AT_ONCE: usize = 8;
+/// What the answers of members to all requests may take as trees, 768 MiB: those of 170,000 Pods.
+const ROOM: usize = 768 << 20;
 /// How many members that are left out are named to the caller.
 const WARNINGS: usize = 5;
 
@@ -90,6 +94,34 @@ struct Reached {
     client: Client,
     /// Whose in-flight limit counts; a tunnel has one of its own.
     member: Option<Arc<Member>>,
+    held: Held,
+}
+
+/// What the answers of one member to a request take, counted until the request is answered.
+struct Held {
+    room: Arc<Budget>,
+    taken: AtomicUsize,
+}
+
+impl Held {
+    fn new(room: &Arc<Budget>) -> Self {
+        Self { room: room.clone(), taken: AtomicUsize::new(0) }
+    }
+
+    /// Counts another answer; returns whether there is room for it.
+    fn add(&self, weight: usize) -> bool {
+        let fits = self.room.exchange(0, weight);
+        if fits {
+            self.taken.fetch_add(weight, Ordering::Relaxed);
+        }
+        fits
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.exchange(self.taken.load(Ordering::Relaxed), 0);
+    }
 }
 
 /// The way to all members' metrics.
@@ -99,11 +131,13 @@ pub(crate) struct Metrics {
     /// For members that are reached through tunnels.
     clients: Mutex<HashMap<String, Client>>,
     shares: Shares,
+    room: Arc<Budget>,
 }
 
 impl Metrics {
     pub(crate) fn new(tasks: Tasks, tunnels: Tunnels) -> Self {
-        Self { tasks, tunnels, clients: Mutex::default(), shares: Shares::new(AT_ONCE) }
+        let (shares, room) = (Shares::new(AT_ONCE), Arc::new(Budget::new(ROOM)));
+        Self { tasks, tunnels, clients: Mutex::default(), shares, room }
     }
 
     /// Answers a request for metrics.
@@ -132,6 +166,7 @@ impl Metrics {
             cluster: member.name().to_owned(),
             client: member.client().clone(),
             member: Some(member),
+            held: Held::new(&self.room),
         };
         let mut sources: Vec<Reached> = connected.into_iter().flatten().map(of_member).collect();
         self.clients.lock().retain(|name, _| tunnelled.binary_search(name).is_ok());
@@ -149,7 +184,7 @@ impl Metrics {
                     client
                 }
             };
-            sources.push(Reached { cluster, client, member: None });
+            sources.push(Reached { cluster, client, member: None, held: Held::new(&self.room) });
         }
         sources.sort_by(|one, other| one.cluster.cmp(&other.cluster));
         Some(sources)
@@ -341,13 +376,13 @@ async fn get(member: &Reached, path: &str, query: &str) -> Result<Value, Missing
             Some(member) => Some(member.permit().await),
             None => None,
         };
-        member.client.request::<Value>(request).await
+        member.client.request_text(request).await
     };
     let Ok(answer) = tokio::time::timeout(PATIENCE, asked).await else {
         tracing::debug!(cluster = member.cluster, path, "left out of the metrics: no answer in time");
         return Err(Missing::Trouble(format!("it did not answer within {} s", PATIENCE.as_secs())));
     };
-    answer.map_err(|error| {
+    let answer = answer.map_err(|error| {
         let why = match &error {
             kube::Error::Api(status) if status.code == 404 => return Missing::Nothing,
             kube::Error::Api(status) => format!("it answered with {}", status.code),
@@ -358,7 +393,11 @@ async fn get(member: &Reached, path: &str, query: &str) -> Result<Value, Missing
         };
         tracing::debug!(cluster = member.cluster, %error, path, "left out of the metrics");
         Missing::Trouble(why)
-    })
+    })?;
+    if !member.held.add(Weight::of(answer.as_bytes())) {
+        return Err(Missing::Trouble("too many metrics are being read at the moment".to_owned()));
+    }
+    serde_json::from_str(&answer).map_err(|_| Missing::Trouble("its answer cannot be read".to_owned()))
 }
 
 #[cfg(test)]
@@ -386,7 +425,27 @@ mod tests {
             }
         });
         let client = Client::new(service, "default");
-        (Reached { cluster: cluster.to_owned(), client, member: None }, asked)
+        let held = Held::new(&Arc::new(Budget::new(ROOM)));
+        (Reached { cluster: cluster.to_owned(), client, member: None, held }, asked)
+    }
+
+    #[tokio::test]
+    async fn finding_16_answers_to_all_requests_have_room_together() {
+        let said = json!({"kind": "NodeMetricsList", "items": vec![json!({"a": 0}); 1000]});
+        let room = Arc::new(Budget::new(1_000_000));
+        let ask = async || {
+            let (mut member, _) = saying("m1", 200, said.clone());
+            member.held = Held::new(&room);
+            (get(&member, "/apis/metrics.k8s.io/v1beta1/nodes", "").await, member)
+        };
+        let (first, held) = ask().await;
+        assert!(first.is_ok() && room.used() > 500_000, "{}", room.used());
+        let (second, _) = ask().await;
+        let why = "too many metrics are being read at the moment".to_owned();
+        assert_eq!(second.unwrap_err(), Missing::Trouble(why));
+        drop(held);
+        assert!(ask().await.0.is_ok());
+        assert_eq!(room.used(), 0);
     }
 
     fn context(target: &str) -> Context {

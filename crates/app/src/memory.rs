@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     #[expect(unsafe_code, reason = "as above")]
-    fn the_option_is_the_one_that_delays_the_return_of_memory() {
+    fn finding_24_the_option_is_the_one_that_delays_the_return_of_memory() {
         // SAFETY: reads one number.
         let default = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert_eq!(default, 1_000, "the only option whose default is a second");

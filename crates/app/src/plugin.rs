@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_binding_made_by_hand_needs_the_right_to_read_its_object() {
+    async fn finding_25_a_binding_made_by_hand_needs_the_right_to_read_its_object() {
         let (handle, admin, editor) = server_with_editor().await;
         let secret = |namespace: &str| json!({"apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": "token"});
         let own = binding("ResourceBinding", secret("default"));

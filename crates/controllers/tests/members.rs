@@ -458,7 +458,7 @@ async fn finding_21_a_creation_that_is_refused_for_any_reason_takes_over_what_ex
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
+async fn finding_24_joining_again_replaces_the_credentials_that_an_earlier_join_left() {
     let world = World::new().await;
     world.ready().await;
     let (control, member) = world.kubeconfigs();
@@ -499,7 +499,7 @@ async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_was_restored_to_an_older_revision_is_repaired() {
+async fn finding_25_a_member_that_was_restored_to_an_older_revision_is_repaired() {
     let folder = tempfile::tempdir().unwrap();
     let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
     let mut options = Options { data_dir: Some(data.clone()), ..Options::default() };

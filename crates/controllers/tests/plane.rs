@@ -645,7 +645,7 @@ async fn finding_22_removals_that_hit_everything_at_once_are_held_until_somebody
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_binding_that_names_an_object_of_another_namespace_is_not_carried_out() {
+async fn finding_25_a_binding_that_names_an_object_of_another_namespace_is_not_carried_out() {
     let plane = Plane::start().await;
     plane.create::<Namespace>(&Api::all(plane.client.clone()), json!({"metadata": {"name": "bank"}})).await;
     let bank: Api<ConfigMap> = Api::namespaced(plane.client.clone(), "bank");

@@ -120,7 +120,7 @@ impl Estimator {
         tls: Option<Arc<ServerConfig>>,
         stop: CancellationToken,
     ) -> Result<(), tonic::transport::Error> {
-        let incoming = connections::incoming(listener, tls, stop.clone());
+        let incoming = connections::incoming(listener, tls, connections::Limits::default(), stop.clone());
         tonic::transport::Server::builder()
             .concurrency_limit_per_connection(AT_ONCE)
             .max_concurrent_streams(u32::try_from(AT_ONCE).ok())

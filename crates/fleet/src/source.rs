@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use apimachinery::weight::Weight;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -31,6 +32,11 @@ pub enum Error {
     #[error("its answer cannot be read: {0}")]
     Unreadable(String),
 }
+
+/// What an object may take as a tree; ordinary ones become twenty to thirty times their size.
+const OBJECT_WEIGHT: usize = 64 << 20;
+/// Objects up to this size are not weighed: nothing becomes so many times its size that it matters.
+const SMALL: usize = 16 << 10;
 
 /// A page of a list.
 #[derive(Debug)]
@@ -77,6 +83,14 @@ impl Iterator for Items {
 
     fn next(&mut self) -> Option<Self::Item> {
         let part = self.body.get(self.parts.pop_front()?)?;
+        if part.len() > SMALL && Weight::of(part) > OBJECT_WEIGHT {
+            let limit = OBJECT_WEIGHT >> 20;
+            let why = format!(
+                "an object of {} bytes has so many parts that it becomes more than {limit} MiB",
+                part.len()
+            );
+            return Some(Err(Error::Unreadable(why)));
+        }
         Some(serde_json::from_slice(part).map_err(|error| Error::Unreadable(error.to_string())))
     }
 }
@@ -270,6 +284,18 @@ mod tests {
         for odd in ["", "{}", "[]", r#"{"type":"NEWS","object":{}}"#, r#"{"type":"BOOKMARK","object":{}}"#] {
             assert!(matches!(line(odd), Err(Error::Unreadable(_))), "{odd}");
         }
+    }
+
+    #[test]
+    fn finding_16_an_object_of_small_parts_is_not_made() {
+        let small = format!(r#"{{"a":[{}0]}}"#, r#"{"":0},"#.repeat(1 << 17));
+        let body = Bytes::from(format!("[{small}]"));
+        let parts: Vec<&RawValue> = serde_json::from_slice(&body).unwrap();
+        let mut items = Items::read(body.clone(), &parts);
+        let Some(Err(Error::Unreadable(why))) = items.next() else { panic!("it is made") };
+        assert!(why.contains("becomes more than 64 MiB"), "{why}");
+        let mut items: Items = [serde_json::json!({"a": "{,[".repeat(1 << 20)})].into_iter().collect();
+        assert!(matches!(items.next(), Some(Ok(_))), "text is what it is");
     }
 
     #[test]

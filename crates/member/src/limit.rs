@@ -3,12 +3,14 @@
 //! Members are other people's clusters; one that is hostile, or broken, must not take the control plane's
 //! memory. Every client of a [`Member`](crate::Member) counts what comes in, after decompression: one answer
 //! has a limit, one line of a watch has a limit, and so has everything that is being read from one member at
-//! the same time. What is kept of a member is limited by a [`Budget`].
+//! the same time. The limit of an answer has two sides: its bytes, and what they become once they are parsed
+//! ([`Weight`]), since small parts become a hundred times their bytes. What is kept of a member is limited by a [`Budget`].
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use apimachinery::weight::Weight;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -23,6 +25,12 @@ use tower::{BoxError, Layer, Service};
 pub const ANSWER_LIMIT: usize = 8 << 20;
 /// One page of a list. A page that is larger is asked for again with fewer objects.
 pub const PAGE_LIMIT: usize = 32 << 20;
+/// What an answer or a line of a watch may become once it is parsed. A list of 8 MiB of ordinary objects becomes about 90 MiB;
+/// half of the objects of 1.5 MiB that etcd takes could be field ownership, and they would become less.
+pub const ANSWER_WEIGHT: usize = 128 << 20;
+/// What a page may become. One of 500 Pods of 20 KB weighs about 170 MiB, and 32 MiB of metrics of Pods weigh 360 MiB. Pages are
+/// parsed object by object, so this is not what they take; one that weighs more is asked for again with fewer objects.
+pub const PAGE_WEIGHT: usize = 384 << 20;
 /// All answers of one member that are being read at the same time.
 pub const MEMBER_LIMIT: usize = 128 << 20;
 /// What the copies of one member's objects may hold together.
@@ -122,6 +130,18 @@ impl Bounds {
         if self == Self::Page { PAGE_LIMIT } else { ANSWER_LIMIT }
     }
 
+    fn weight(self) -> usize {
+        if self == Self::Page { PAGE_WEIGHT } else { ANSWER_WEIGHT }
+    }
+
+    fn what_it_becomes(self) -> &'static str {
+        match self {
+            Self::Answer => "an answer that becomes objects",
+            Self::Page => "a page of a list that becomes objects",
+            Self::Line => "a line of a watch that becomes an object",
+        }
+    }
+
     fn what(self) -> &'static str {
         match self {
             Self::Answer => "an answer",
@@ -137,6 +157,8 @@ pub(crate) struct LimitedBody {
     bounds: Bounds,
     /// What has been read and not been handed over as a whole yet; taken from what the member has under way.
     pending: usize,
+    /// What it becomes.
+    weight: Weight,
 }
 
 impl LimitedBody {
@@ -145,21 +167,33 @@ impl LimitedBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self { inner: body.map_err(Into::into).boxed_unsync(), layer, bounds, pending: 0 }
+        Self {
+            inner: body.map_err(Into::into).boxed_unsync(),
+            layer,
+            bounds,
+            pending: 0,
+            weight: Weight::default(),
+        }
     }
 
     /// Counts what has come in.
     fn count(&mut self, data: &[u8]) -> Result<(), TooLarge> {
         let mut pending = self.pending;
-        let mut longest = pending;
+        let (mut longest, mut heaviest) = (pending, 0);
         if self.bounds == Bounds::Line {
             for (index, piece) in data.split(|byte| *byte == b'\n').enumerate() {
-                pending = if index == 0 { pending.saturating_add(piece.len()) } else { piece.len() };
+                if index > 0 {
+                    (pending, self.weight) = (0, Weight::default());
+                }
+                pending = pending.saturating_add(piece.len());
+                self.weight.add(piece);
                 longest = longest.max(pending);
+                heaviest = heaviest.max(self.weight.total());
             }
         } else {
             pending = pending.saturating_add(data.len());
-            longest = pending;
+            self.weight.add(data);
+            (longest, heaviest) = (pending, self.weight.total());
         }
         let too_large = |what: &'static str, limit: usize| TooLarge {
             cluster: self.layer.cluster.to_string(),
@@ -168,6 +202,9 @@ impl LimitedBody {
         };
         if longest > self.bounds.limit() {
             return Err(too_large(self.bounds.what(), self.bounds.limit()));
+        }
+        if heaviest > self.bounds.weight() {
+            return Err(too_large(self.bounds.what_it_becomes(), self.bounds.weight()));
         }
         if !self.layer.under_way.exchange(self.pending, pending) {
             return Err(too_large("answers at the same time", MEMBER_LIMIT));
@@ -251,6 +288,45 @@ mod tests {
             read(&layer, Bounds::Page, mib(33)).await.unwrap_err(),
             "cluster m1 sent a page of a list of more than 32 MiB, which is not read"
         );
+        assert_eq!(layer.under_way.used(), 0);
+    }
+
+    /// A Pod as members send it, of about 20 KB: half of it is field ownership.
+    fn pod() -> String {
+        let owned = r#""f:terminationMessagePath":{},"f:terminationMessagePolicy":{},".":{},"f:name":{},"#
+            .repeat(120);
+        let variables = r#"{"name":"SOME_VARIABLE","value":"some value, {as it may be}"},"#.repeat(160);
+        let pod = format!(
+            r#"{{"metadata":{{"name":"a","managedFields":[{{"fieldsV1":{{{owned}"f:x":{{}}}}}}]}},"spec":{{"containers":[{{"env":[{variables}{{}}]}}]}}}}"#
+        );
+        assert!((18_000..22_000).contains(&pod.len()), "{}", pod.len());
+        pod
+    }
+
+    #[tokio::test]
+    async fn finding_16_an_answer_of_small_parts_counts_as_what_it_becomes() {
+        let layer = LimitLayer::new("m1");
+        let send = async |bounds: Bounds, text: String| {
+            read(&layer, bounds, text.as_bytes().chunks(1 << 16).map(<[u8]>::to_vec).collect()).await
+        };
+        let owners =
+            |count: usize| format!(r#"{{"metadata":{{"managedFields":[{}{{}}]}}}}"#, "{},".repeat(count));
+        assert_eq!(
+            send(Bounds::Answer, owners(1 << 20)).await.unwrap_err(),
+            "cluster m1 sent an answer that becomes objects of more than 128 MiB, which is not read"
+        );
+        assert_eq!(
+            send(Bounds::Line, owners(1 << 20)).await.unwrap_err(),
+            "cluster m1 sent a line of a watch that becomes an object of more than 128 MiB, which is not read"
+        );
+        assert_eq!(
+            send(Bounds::Page, format!("[{}0]", r#"{"metadata":{}},"#.repeat(1 << 19))).await.unwrap_err(),
+            "cluster m1 sent a page of a list that becomes objects of more than 384 MiB, which is not read"
+        );
+        let page = format!(r#"{{"items":[{}]}}"#, vec![pod(); 500].join(","));
+        assert_eq!(send(Bounds::Page, page.clone()).await, Ok(page.len()), "a page of full Pods is read");
+        let lines = format!("{}\n", pod()).repeat(10_000);
+        assert_eq!(send(Bounds::Line, lines.clone()).await, Ok(lines.len()), "each line counts for itself");
         assert_eq!(layer.under_way.used(), 0);
     }
 

@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_written_is_forgotten_with_the_object() {
+    async fn finding_24_what_was_written_is_forgotten_with_the_object() {
         // No server listens there, so only our own writes get into the copy.
         let cluster = serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push",
             "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));

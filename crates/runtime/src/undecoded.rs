@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use apimachinery::weight::Weight;
 use kube::Resource;
 use kube::core::{DynamicResourceScope, ObjectMeta};
 use serde::de::{DeserializeOwned, Error};
@@ -12,8 +13,8 @@ use serde_json::value::RawValue;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Undecoded {
-    /// Name, namespace and resource version; nothing else.
-    metadata: ObjectMeta,
+    /// Name, namespace and resource version; nothing else. Apart, since it is large: a page of objects without content has many.
+    metadata: Box<ObjectMeta>,
     text: Box<RawValue>,
 }
 
@@ -21,6 +22,11 @@ impl Undecoded {
     /// Returns how long its text is.
     pub(crate) fn size(&self) -> usize {
         self.text.get().len()
+    }
+
+    /// Returns about how much it takes when it is read.
+    pub(crate) fn weight(&self) -> usize {
+        Weight::of(self.text.get().as_bytes())
     }
 
     /// Reads the whole object.
@@ -50,7 +56,7 @@ impl<'de> Deserialize<'de> for Undecoded {
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        Ok(Self { metadata, text })
+        Ok(Self { metadata: Box::new(metadata), text })
     }
 }
 

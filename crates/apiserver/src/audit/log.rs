@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_a_flood_drops_are_counted_and_the_log_says_how_many() {
+    fn finding_24_lines_that_a_flood_drops_are_counted_and_the_log_says_how_many() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let (log, write) = stopped(&path);

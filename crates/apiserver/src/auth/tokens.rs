@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bound_token_is_believed_for_a_minute_after_the_deletion_of_what_it_is_bound_to() {
+    async fn finding_25_a_bound_token_is_believed_for_a_minute_after_the_deletion_of_what_it_is_bound_to() {
         let store = Store::open(store::Options::memory()).unwrap();
         let tokens = tokens();
         let reference = |name: &str| Reference { name: name.to_owned(), uid: format!("uid-{name}") };

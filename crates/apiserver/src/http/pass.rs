@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use apimachinery::status::Status;
 use bytes::Bytes;
-use http::header::HeaderValue;
-use http::{Response, StatusCode};
+use http::header::{HeaderValue, LOCATION};
+use http::{HeaderMap, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
@@ -47,6 +47,18 @@ where
         }
     }
     answer
+}
+
+/// Says whether an answer sends the client to another host. A client follows with the credentials it has for this server
+/// (CVE-2022-3172). A path leads back to this server, so servers may name one, as those behind a proxy of a Pod do.
+pub fn redirects_elsewhere(status: StatusCode, headers: &HeaderMap) -> bool {
+    // Clients take `//host` and `/\host` for a host, and leave out tabs before they look.
+    let is_path = |location: &HeaderValue| {
+        let location = location.as_bytes();
+        let plain = location.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
+        plain && location.starts_with(b"/") && !location.starts_with(b"//")
+    };
+    status.is_redirection() && !headers.get_all(LOCATION).iter().all(is_path)
 }
 
 /// Refuses a path with `.` or `..` segments, escaped or not: the next server could read it as another path than the one
@@ -100,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dot_segments_are_not_passed_on_however_they_are_written() {
+    fn finding_24_dot_segments_are_not_passed_on_however_they_are_written() {
         for path in ["/..", "/a/../b", "/a/%2e%2E/b", "/a/.%2e", "/a/./b", "/a%2F..%2Fb", "/a/..%5cb", "/%2e"]
         {
             assert_eq!(check_path(path).unwrap_err().code, 400, "{path}");
@@ -108,6 +120,33 @@ mod tests {
         for path in ["/", "", "/api/v1/a%2Fb/", "/a..b/...", "/api/v1/%252e%252e", "/a//b"] {
             assert!(check_path(path).is_ok(), "{path}");
         }
+    }
+
+    #[test]
+    fn finding_13_a_location_that_names_a_host_is_not_a_path() {
+        let elsewhere = |code: u16, locations: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for location in locations {
+                headers.append(LOCATION, HeaderValue::from_bytes(location.as_bytes()).unwrap());
+            }
+            redirects_elsewhere(StatusCode::from_u16(code).unwrap(), &headers)
+        };
+        for host in [
+            "https://evil.example/",
+            "HTTP://evil",
+            "//evil/",
+            "/\\evil",
+            "\\\\evil",
+            "/\t/evil",
+            "javascript:x",
+            "",
+            "/ö",
+        ] {
+            assert!(elsewhere(302, &[host]) && elsewhere(307, &["/a", host]), "{host:?}");
+        }
+        assert!(!elsewhere(302, &["/api/v1/namespaces/a/pods/b/proxy/?c=d//e"]));
+        assert!(!elsewhere(304, &[]), "not modified");
+        assert!(!elsewhere(201, &["https://evil.example/"]), "nobody follows what was made");
     }
 
     #[test]

@@ -110,7 +110,7 @@ async fn what_is_no_request_is_refused_when_it_is_written() {
 }
 
 #[tokio::test]
-async fn nobody_becomes_an_administrator_by_request() {
+async fn finding_24_nobody_becomes_an_administrator_by_request() {
     let (handle, api) = start().await;
     use rcgen::string::{BmpString, PrintableString, TeletexString};
     // However the name is written: whoever trusts our authority may read it in each of these ways.

@@ -140,7 +140,7 @@ async fn allow(api: &Api, user: &str, rules: Value) {
 }
 
 #[tokio::test]
-async fn a_label_on_a_role_cannot_make_another_role_gather_what_its_writer_does_not_hold() {
+async fn finding_25_a_label_on_a_role_cannot_make_another_role_gather_what_its_writer_does_not_hold() {
     let (handle, api) = start().await;
     let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["get", "patch", "update"]}]);
     allow(&api, "labeller", rules).await;
@@ -211,7 +211,7 @@ fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_second_start_on_a_directory_in_use_changes_no_key() {
+async fn finding_25_a_second_start_on_a_directory_in_use_changes_no_key() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = || Options { data_dir: Some(dir.path().to_owned()), ..Options::default() };
     let (handle, api) = start_with(options()).await;
@@ -233,7 +233,7 @@ async fn a_second_start_on_a_directory_in_use_changes_no_key() {
 }
 
 #[tokio::test]
-async fn whoever_writes_a_webhook_configuration_that_is_not_obeyed_is_told_so() {
+async fn finding_24_whoever_writes_a_webhook_configuration_that_is_not_obeyed_is_told_so() {
     let options = Options { ignored_webhooks: vec!["validating-config".to_owned()], ..Options::default() };
     let (handle, api) = start_with(options).await;
     let configurations = "apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";

@@ -148,6 +148,14 @@ impl Served {
         if is("zeros") {
             return reply(&mut stream, "200 OK", "application/json", &zeros()).await;
         }
+        if is("parts") {
+            return reply(&mut stream, "200 OK", "application/json", &parts()).await;
+        }
+        if is("elsewhere") {
+            // To the client's own server, by all that it can tell.
+            let head = "HTTP/1.1 302 Found\r\nLocation: /api/v1/pods/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            return stream.write_all(head.as_bytes()).await;
+        }
         if is("cut") {
             let head =
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"kind\":";
@@ -224,6 +232,16 @@ async fn reply(stream: &mut Stream, code: &str, media: &str, body: &[u8]) -> std
 fn zeros() -> Vec<u8> {
     let items = "0,".repeat(15 << 20);
     format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{items}0]}}"#).into_bytes()
+}
+
+/// A list of 27 MiB: an object with five million owners of fields, and 700,000 objects without content.
+fn parts() -> Vec<u8> {
+    let owners = "{},".repeat(5 << 20);
+    let empty = r#",{"metadata":{}}"#.repeat(700_000);
+    let object =
+        format!(r#"{{"metadata":{{"name":"n","resourceVersion":"1","managedFields":[{owners}{{}}]}}}}"#);
+    format!(r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"1"}},"items":[{object}{empty}]}}"#)
+        .into_bytes()
 }
 
 /// A list that begins well and does not end.

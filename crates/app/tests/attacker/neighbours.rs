@@ -352,9 +352,25 @@ pub(crate) async fn member_nests(stage: &Stage) -> Verdict {
     asked
 }
 
-/// It sends the control plane elsewhere, token and all.
+/// Its answers are within the limits of size, and become a hundred times as much.
+pub(crate) async fn member_parts(stage: &Stage) -> Verdict {
+    cluster(stage, "parts", "parts").await;
+    let asked = asked(stage, "/parts/", Duration::from_secs(8)).await;
+    let path = format!("{CLUSTERS}/*/proxy/api/v1/pods");
+    let answers = join_all((0..10).map(|_| stage.plane.door.get("walker", &path))).await;
+    leave(stage, "parts").await;
+    for answer in &answers {
+        answer.one_of(&[200, 404, 429])?;
+    }
+    asked
+}
+
+/// It sends the control plane elsewhere, token and all; or its users, who would follow with their own.
 pub(crate) async fn member_redirects(stage: &Stage) -> Verdict {
     cluster(stage, "redirect", "redirect").await;
+    cluster(stage, "elsewhere", "elsewhere").await;
+    let within = stage.plane.door.get("walker", &format!("{CLUSTERS}/elsewhere/proxy/api/v1/pods")).await;
+    leave(stage, "elsewhere").await;
     let proxy = format!("{CLUSTERS}/redirect/proxy/api/v1/pods");
     let answer = stage.plane.door.get("walker", &proxy).await;
     let headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")];
@@ -365,6 +381,13 @@ pub(crate) async fn member_redirects(stage: &Stage) -> Verdict {
     if !stage.hostile.seen("/stolen").is_empty() {
         return Err("the redirect is followed, with credentials".to_owned());
     }
+    for answer in [&answer, &upgraded] {
+        let sends_away = answer.head.to_lowercase().lines().any(|line| line.starts_with("location:"));
+        if sends_away || answer.text().contains("stolen") {
+            return Err(format!("the caller is sent to another host: {}", answer.brief()));
+        }
+    }
+    within.one_of(&[302])?;
     Ok(format!("not followed; {} and {}", answer.code, upgraded.code))
 }
 

@@ -166,7 +166,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "member: * never ends", "F16", "member", "memory bounded", neighbours::members_never_end;
         shared "member: gzip bombs", "F16", "member", "memory bounded", neighbours::member_bombs;
         shared "member: nests", "F16", "member", "others served", neighbours::member_nests;
-        shared "member: redirects", "CVE-2020-8559", "member", "not followed", neighbours::member_redirects;
+        shared "member: small parts", "F16", "member", "memory bounded", neighbours::member_parts;
+        shared "member: redirects", "F13, CVE-2020-8559", "member", "nobody follows", neighbours::member_redirects;
         shared "proxy: paths", "F24, CVE-2022-3172", "proxy user", "refused", neighbours::proxy_paths;
         shared "proxy: identity headers", "F7, CVE-2021-25740", "proxy user", "one name", neighbours::proxy_identity;
         shared "cluster: stolen secret", "F15", "registrar", "not sent", neighbours::stolen_secret;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use api::conditions::multi_cluster_service as conditions;
 use api::events as reasons;
-use futures::future::join_all;
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
@@ -29,8 +29,10 @@ use crate::table::Start;
 use decide::{Plan, Step, View};
 
 const COMPONENT: &str = "endpointslice-dispatch-controller";
-/// A key writes to all consumers at once.
+/// A key writes to many consumers at once.
 const WORKERS: usize = 8;
+/// How many Works of a key are written at once: there may be tens of thousands.
+const AT_ONCE: usize = 32;
 const DONE: &str = "EndpointSlice are dispatched successfully";
 
 struct Controller {
@@ -130,7 +132,8 @@ impl Reconcile for Controller {
             let takes_from = step.takes_from();
             self.carry_out(step).await.map_err(|error| (takes_from, error))
         });
-        let results = join_all(carried).await;
+        // In order, so that the same failures read the same in the condition.
+        let results: Vec<_> = futures::stream::iter(carried).buffered(AT_ONCE).collect().await;
         let mut stuck = BTreeSet::new();
         for (takes_from, error) in results.into_iter().filter_map(Result::err) {
             stuck.extend(takes_from);

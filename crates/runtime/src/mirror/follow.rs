@@ -15,6 +15,7 @@ use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::{Change, Entry, Key, Listing, Mirror, Source, revision};
@@ -29,6 +30,16 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 const TOO_LARGE_REST: Duration = Duration::from_secs(30);
 /// How many objects of a cluster a list may show before it is aborted.
 const LIST_LIMIT: usize = 1_000_000;
+
+/// What an object of another cluster may take once it is read. The largest that etcd stores has 1.5 MiB, and ordinary objects become
+/// twenty to thirty times their size. One of small parts becomes hundreds of times its size: it is passed over.
+const OBJECT_WEIGHT: usize = 64 << 20;
+/// Objects up to this size are not weighed: nothing becomes so many times its size that it matters.
+const SMALL: usize = 16 << 10;
+/// Objects of other clusters that weigh more are read one at a time, whichever copy they are for: the estimate is made for trees, and
+/// some types have much larger parts.
+const HEAVY_WEIGHT: usize = 8 << 20;
+static HEAVY: Semaphore = Semaphore::const_new(1);
 
 /// How long a watch may be silent: the library asks servers to end one after 290 s.
 const SILENCE: Duration = Duration::from_secs(295);
@@ -62,6 +73,14 @@ impl End {
         tracing::debug!(%error, "watch interrupted");
         Self::Failed { after_list }
     }
+}
+
+/// What to do with an object.
+#[derive(Debug)]
+pub(super) enum Fit {
+    /// Read it, and keep this meanwhile.
+    Read(Option<SemaphorePermit<'static>>),
+    PassOver,
 }
 
 /// Waits for something, unless the copy has to stop or restart meanwhile.
@@ -204,7 +223,9 @@ impl<T> Mirror<T> {
                 match event.map_err(|error| End::of(&error, &self.page, true))? {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                         at = version(&object)?;
-                        self.apply(&object, convert, Source::Watch);
+                        if let Fit::Read(_turn) = unless_ended!(self, stop, self.fit(&object)) {
+                            self.apply(&object, convert, Source::Watch);
+                        }
                     }
                     WatchEvent::Deleted(object) => {
                         at = version(&object)?;
@@ -254,7 +275,12 @@ impl<T> Mirror<T> {
                     tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
                     return Err(End::TooLarge { last_try: true });
                 }
-                self.apply(&object, convert, Source::List { first: !self.is_synced() });
+                let source = Source::List { first: !self.is_synced() };
+                match unless_ended!(self, stop, self.fit(&object)) {
+                    Fit::Read(_turn) => self.apply(&object, convert, source),
+                    // It exists all the same.
+                    Fit::PassOver => self.show(&Key::of(&object)),
+                }
                 unless_ended!(self, stop, tokio::task::consume_budget());
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -265,6 +291,31 @@ impl<T> Mirror<T> {
                 self.synced.send_replace(true);
                 return Ok(version);
             }
+        }
+    }
+
+    /// Returns whether an object can be read, as soon as it is its turn. One of another cluster that would take too much is passed over,
+    /// as others that cannot be read are; code that needs it reads it from the API and gets the error.
+    pub(super) async fn fit(&self, object: &Undecoded) -> Fit {
+        if self.room.is_none() || object.size() <= SMALL {
+            return Fit::Read(None);
+        }
+        let weight = object.weight();
+        if weight > OBJECT_WEIGHT {
+            let (key, size) = (Key::of(object), object.size());
+            tracing::warn!(object = %key, size, "an object has too many small parts and is passed over");
+            return Fit::PassOver;
+        }
+        if weight <= HEAVY_WEIGHT {
+            return Fit::Read(None);
+        }
+        Fit::Read(HEAVY.acquire().await.ok())
+    }
+
+    /// Notes that a list has shown an object.
+    pub(super) fn show(&self, key: &Key) {
+        if let Some(listing) = self.state.write().listing.as_mut() {
+            listing.shown.insert(key.clone());
         }
     }
 

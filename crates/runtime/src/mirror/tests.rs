@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::follow::rest_after;
+use super::follow::{Fit, rest_after};
 use super::*;
 
 fn map(name: &str, version: &str) -> ConfigMap {
@@ -61,7 +61,7 @@ fn list(mirror: &Mirror<String>, version: &str) {
 }
 
 #[test]
-fn a_list_with_older_revisions_replaces_what_is_known() {
+fn finding_25_a_list_with_older_revisions_replaces_what_is_known() {
     let (mirror, told) = mirror();
     let key = Key::new("", "a");
     apply(&mirror, "9");
@@ -170,4 +170,32 @@ fn a_packed_copy_tells_the_same_as_one_that_keeps_objects_whole() {
     let (seven, eight) = (Some(map("a", "7")), Some(map("a", "8")));
     assert_eq!(*told.lock(), [(None, seven.clone()), (seven, eight.clone()), (eight, None)]);
     assert!(mirror.all().is_empty());
+}
+
+#[tokio::test]
+async fn finding_16_an_object_of_small_parts_is_passed_over_and_not_taken_for_gone() {
+    let object = |owners: usize| -> crate::undecoded::Undecoded {
+        let owners = "{},".repeat(owners);
+        let text =
+            format!(r#"{{"metadata":{{"name":"a","resourceVersion":"9","managedFields":[{owners}{{}}]}}}}"#);
+        serde_json::from_str(&text).unwrap()
+    };
+    let (own, _) = mirror();
+    let (mirror, told) = mirror();
+    let mirror = mirror.within("m1", Arc::new(Budget::new(1 << 30)));
+    assert!(matches!(mirror.fit(&object(1 << 20)).await, Fit::PassOver), "3 MiB that become 700 MiB");
+    assert!(
+        matches!(own.fit(&object(1 << 20)).await, Fit::Read(None)),
+        "our own server has limits of its own"
+    );
+    assert!(matches!(mirror.fit(&object(100)).await, Fit::Read(None)));
+    {
+        let first = mirror.fit(&object(1 << 15)).await;
+        assert!(matches!(first, Fit::Read(Some(_))), "a heavy one is read alone");
+    }
+    apply(&mirror, "5");
+    mirror.begin_list();
+    mirror.show(&Key::of(&object(1)));
+    mirror.end_list();
+    assert_eq!(*told.lock(), ["->5"], "what was known of it stays");
 }

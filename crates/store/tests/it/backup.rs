@@ -97,7 +97,7 @@ fn started_ms(revision: u64) -> i64 {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_restored_store_cannot_be_read_by_others_although_the_backup_can() {
+async fn finding_24_a_restored_store_cannot_be_read_by_others_although_the_backup_can() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let (file, data) = (dir.path().join("copy"), dir.path().join("new"));

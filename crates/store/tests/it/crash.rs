@@ -83,7 +83,7 @@ impl Ledger {
 }
 
 #[tokio::test]
-async fn an_acknowledged_write_survives_kill_9_and_no_revision_is_reused() {
+async fn finding_25_an_acknowledged_write_survives_kill_9_and_no_revision_is_reused() {
     let rounds: u64 = std::env::var("STORE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let dir = tempfile::tempdir().unwrap();
     let place = Place::Dir(dir.path().to_owned());

@@ -76,6 +76,9 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
         let providers = meant(&multi.spec.provider_clusters, &view.clusters);
         let consumers = consumers(view, multi, &mut plan);
         bound(&mut plan.warnings);
+        // Looked up for each slice and consumer: a thousand slices in fifty clusters are fifty thousand Works.
+        let existing: BTreeMap<Key, &Arc<Work>> =
+            view.dispatched.iter().map(|work| (Key::of(work.as_ref()), work)).collect();
         let mut taken: BTreeMap<String, usize> = BTreeMap::new();
         for work in view.collected.iter().filter(|work| offers(view, work, &providers)) {
             plan.tells = true;
@@ -94,8 +97,9 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                         continue;
                     }
                 };
-                wanted_keys.insert(wanted.key());
-                let existing = view.dispatched.iter().find(|work| Key::of(work.as_ref()) == wanted.key());
+                let key = wanted.key();
+                let existing = existing.get(&key).copied();
+                wanted_keys.insert(key);
                 match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
                     (Ensure::Create(work), _) => plan.steps.push(Step::Create(work)),
                     // The provider has made it anew for another family of addresses. No server lets that be changed.
@@ -452,6 +456,41 @@ mod tests {
         assert_eq!((plan.steps.len(), plan.warnings.len()), (MOST_SLICES, 1));
         let told = "Provider cluster m1 has 1001 EndpointSlices of the Service, 1000 of them are dispatched";
         assert_eq!(plan.warnings[0].1, told);
+    }
+
+    /// Minutes if each pair of slice and consumer looked through all Works.
+    #[test]
+    fn a_thousand_slices_in_fifty_clusters_are_compared_at_once() {
+        let names: Vec<String> = (0..=50).map(|number| format!("m{number}")).collect();
+        let mut slices = Vec::new();
+        let mut works = Vec::new();
+        for number in 0..MOST_SLICES {
+            let slice = slice(&format!("s{number}"));
+            let tokens = BTreeSet::from([Token::MultiClusterService]);
+            let wanted = collected("m0", &slice, &key(), &tokens).unwrap();
+            let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+            slices.push(Arc::from(work));
+            for consumer in &names[1..] {
+                let wanted = dispatched(&key(), &slice, "m0", consumer).unwrap();
+                let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else {
+                    panic!("it is made")
+                };
+                works.push(Arc::from(work));
+            }
+        }
+        let gone = works.pop().unwrap();
+        let view = View {
+            key: key(),
+            multi: multi(&["m0"], &[], json!({})),
+            clusters: names.iter().map(|name| Arc::new(cluster(name, "True", json!({})))).collect(),
+            spaces: names.iter().cloned().collect(),
+            collected: slices,
+            dispatched: works,
+        };
+        let began = std::time::Instant::now();
+        let plan = decide(&view, || "id".to_owned());
+        assert_eq!(words(&plan), [format!("+{}", cluster_of_work(&gone))], "only one is missing");
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
     }
 
     #[test]
