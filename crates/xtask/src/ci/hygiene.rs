@@ -42,25 +42,24 @@ const PARTICULAR: &[(&str, &str)] = &[
     ("registry/", "answers what is particular about a kind"),
     ("controllers/", "each follows kinds of its own"),
     ("admission/", "plug-ins are about kinds of their own"),
+    ("aggregation/discovery.rs", "answers of other servers are documents of several kinds"),
+    ("audit/mod.rs", "an answer is an object or a Status"),
+    ("audit/policy.rs", "a file has to be the policy"),
     ("auth/claims.rs", "the rights of those who allocate ResourceClaims"),
+    ("auth/escalation.rs", "a binding says by kind which role it grants"),
+    ("auth/rbac.rs", "rules name resources, and bindings the kinds of subjects and roles"),
     ("handlers/access_review.rs", "three kinds are three forms of one question"),
+    ("handlers/context.rs", "the kinds are those of a request's options"),
     ("handlers/reviews.rs", "kinds that are computed, each in its own way"),
+    ("handlers/token.rs", "a token can be bound to objects of three kinds, named in the request"),
+    ("http/negotiate.rs", "the kinds are forms of an answer: tables, metadata alone"),
     ("http/request.rs", "the path of a namespace is the path of what is in it"),
+    ("outbound/reply.rs", "answers of other servers may be a Status"),
     ("serve.rs", "writing a definition takes long, which is seen in the path"),
 ];
 
-/// What a comparison with the name of a kind or resource looks like.
-const COMPARISONS: &[&str] = &[
-    "gvk.kind == \"",
-    "gvk.kind != \"",
-    "collection == \"",
-    "collection != \"",
-    ".resource == \"",
-    ".resource != \"",
-];
-
-/// What stands in a `match` that tells kinds or resources apart by name.
-const MATCHED: &[&str] = &["gvk.kind.as_str()", "kind.collection {", "info.resource.as_str()"];
+/// What has the name of a kind or resource in it, by the last word of an expression.
+const NAMES: &[&str] = &["kind", "collection", "resource"];
 
 /// What people write and read. Everything else is data.
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
@@ -111,13 +110,48 @@ fn particular(path: &str, text: &str) -> Vec<usize> {
     if PARTICULAR.iter().any(|(allowed, _)| path.starts_with(allowed)) {
         return Vec::new();
     }
-    let code = text.lines().take_while(|line| *line != "#[cfg(test)]");
-    let compares = |line: &str| {
-        let line = line.trim_start();
-        let matched = line.contains("match ") && MATCHED.iter().any(|form| line.contains(form));
-        !line.starts_with("//") && (matched || COMPARISONS.iter().any(|form| line.contains(form)))
+    let code: Vec<&str> =
+        text.lines().take_while(|line| *line != "#[cfg(test)]").map(str::trim_start).collect();
+    let compares = |at: &usize| {
+        let (line, next) = (code[*at], code.get(at + 1).copied().unwrap_or(""));
+        !line.starts_with("//") && (is_comparison(line) || is_match(line, next) || is_choice(line))
     };
-    code.enumerate().filter(|(_, line)| compares(line)).map(|(at, _)| at + 1).collect()
+    (0..code.len()).filter(compares).map(|at| at + 1).collect()
+}
+
+/// Whether an expression has the name of a kind in it: `kind`, `info.resource.as_str()`, `text("kind")`.
+fn names_a_kind(expression: &str) -> bool {
+    expression.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| NAMES.contains(&word))
+}
+
+/// Whether a line compares a name with a text by `==` or `!=`.
+fn is_comparison(line: &str) -> bool {
+    [" == \"", " != \""].iter().flat_map(|sign| line.match_indices(sign)).any(|(at, _)| {
+        let before = line[..at].trim_end_matches(".as_str()").trim_end_matches(['(', ')', '"', ']']);
+        NAMES.iter().any(|name| {
+            before
+                .strip_suffix(name)
+                .is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+        })
+    })
+}
+
+/// Whether a line begins a `match` that tells names apart: its first arm, in the next line, is a text.
+fn is_match(line: &str, next: &str) -> bool {
+    let subject = line.split_once("match ").map(|(_, subject)| subject);
+    let by_text = next.trim_start_matches('(').starts_with('"') || next.starts_with("(_, \"");
+    by_text && subject.is_some_and(names_a_kind)
+}
+
+/// Whether a line asks if a name is one of several texts, by `matches!` or by `contains`.
+fn is_choice(line: &str) -> bool {
+    let pattern = line.split_once("matches!(").and_then(|(_, rest)| {
+        let (subject, _) = rest.split_once(", \"").or_else(|| rest.split_once(", (\""))?;
+        Some(subject)
+    });
+    let member =
+        line.split_once(".contains(&").filter(|(list, _)| list.contains("[\"")).map(|(_, rest)| rest);
+    [pattern, member].into_iter().flatten().any(names_a_kind)
 }
 
 /// Returns the exceptions for files that do not exist any more.
@@ -285,9 +319,32 @@ mod tests {
         let text = "//! Writes.\n\nfn f(kind: &Kind) -> bool {\n    &*kind.collection == \"pods\"\n}\n";
         assert_eq!(particular("crates/apiserver/src/handlers/write.rs", text), [4]);
         assert_eq!(particular("crates/apiserver/src/registry/special.rs", text), Vec::<usize>::new());
-        for told_apart in ["&*kind.collection", "kind.gvk.kind.as_str()", "(info.resource.as_str(), 1)"] {
-            let text = format!("//! Writes.\n\nfn f() {{\n    match {told_apart} {{\n");
-            assert_eq!(particular("crates/apiserver/src/server.rs", &text), [4], "{told_apart}");
+        for compared in [
+            "if kind == \"Pod\" {",
+            "if target.kind.gvk.kind != \"Pod\" {",
+            "let pods = info.resource.as_str() == \"pods\";",
+            "if reference(\"kind\") == \"Pod\" {",
+            "if object[\"kind\"] == \"Pod\" {",
+            "match &*kind.collection {\n    \"pods\" => {}",
+            "match kind.gvk.kind.as_str() {\n    \"Pod\" => {}",
+            "match (info.resource.as_str(), 1) {\n    (\"pods\", _) => {}",
+            "match (gvk.group.as_str(), kind.as_str()) {\n    (\"\", \"Pod\") => {}",
+            "matches!(kind.as_str(), \"Pod\" | \"Node\")",
+            "matches!((group, kind), (\"\", \"Pod\"))",
+            "[\"pods\", \"nodes\"].contains(&info.resource.as_str())",
+        ] {
+            let text = format!("//! Writes.\n\nfn f() {{\n    {compared}\n");
+            assert_eq!(particular("crates/apiserver/src/server.rs", &text), [4], "{compared}");
+        }
+        for fine in [
+            "if subresource == \"status\" {",
+            "match &kind.source {\n    Source::Native => {}",
+            "match info.subresource.as_str() {\n    \"status\" => {}",
+            "matches!(key, \"kind\" | \"metadata\")",
+            "kinds.contains(&kind)",
+        ] {
+            let text = format!("//! Writes.\n\nfn f() {{\n    {fine}\n");
+            assert_eq!(particular("crates/apiserver/src/server.rs", &text), Vec::<usize>::new(), "{fine}");
         }
         assert_eq!(particular("crates/sim/src/kinds.rs", text), Vec::<usize>::new());
         let fine = "//! Writes.\n// gvk.kind == \"Pod\" is for the registry to say.\n\n#[cfg(test)]\nmod tests {\n    gvk.kind == \"Pod\"\n}\n";
