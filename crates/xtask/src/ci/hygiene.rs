@@ -1,5 +1,5 @@
 //! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, handlers of the API server
-//! do not compare the names of kinds, and every test and file exists that the pages name which count on them.
+//! do not compare the names of kinds, comments keep to a width, and every test and file exists that pages name.
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +13,9 @@ use super::Context;
 
 /// Nine of ten files should stay under 700 lines; at this length a file certainly has two reasons to change.
 const MOST_LINES: usize = 1_500;
+
+/// rustfmt keeps code to the width in `rustfmt.toml`, but leaves comments as they are.
+const WIDEST_COMMENT: usize = 140;
 
 /// Folders of data: golden files, tables, generated pages, what others wrote.
 const DATA: &[&str] = &[
@@ -80,19 +83,26 @@ fn complaints(root: &Path) -> Result<Vec<String>> {
     for path in files {
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
-        let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+        let is = |wanted: &str| path.extension().is_some_and(|extension| extension == wanted);
+        let (is_rust, is_page) = (is("rs"), is("md"));
         complaints.extend(judge(is_rust, &text).map(|complaint| format!("{shown} {complaint}")));
         let mut at_lines = |lines: Vec<usize>, complaint: &str| {
             complaints.extend(lines.into_iter().map(|line| format!("{shown}:{line} {complaint}")));
         };
         at_lines(particular(&shown, &text), "compares the name of a kind: ask registry::Kind");
+        if is_rust {
+            at_lines(wide_comments(&text), "is a comment of more than 140 columns");
+        }
         if is_rust && !UNSAFE.iter().any(|(allowed, _)| shown == *allowed) {
             at_lines(unsafe_lines(&text), "has unsafe code and is not on the list in xtask's hygiene.rs");
+        }
+        // Pages inside a crate name files of that crate.
+        if is_page && shown != PAST && !shown.starts_with("crates/") {
+            complaints.extend(unknown_files(root, &shown, &text));
         }
     }
     complaints.extend(stale_permissions(root));
     complaints.extend(unknown_tests(root)?);
-    complaints.extend(unknown_files(root)?);
     Ok(complaints)
 }
 
@@ -162,6 +172,12 @@ fn stale_permissions(root: &Path) -> Vec<String> {
     gone.map(|path| format!("xtask's hygiene.rs excepts {path}, which does not exist")).collect()
 }
 
+/// Returns the lines of comments that are too wide to be read beside other code.
+fn wide_comments(text: &str) -> Vec<usize> {
+    let too_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > WIDEST_COMMENT;
+    text.lines().enumerate().filter(|(_, line)| too_wide(line)).map(|(at, _)| at + 1).collect()
+}
+
 /// Returns the lines that have unsafe code or lift the lint that denies it. The lint alone is not enough: code that a test has
 /// compiled by itself, as text, is never seen by it.
 fn unsafe_lines(text: &str) -> Vec<usize> {
@@ -206,31 +222,27 @@ fn without_own_test(page: &str) -> Vec<String> {
     anonymous.map(|number| format!("F{number}")).collect()
 }
 
-/// The map of the code, and the recipes: what they name by its path is there.
-const MAPS: &[&str] = &["ARCHITECTURE.md", "docs/contributing.md"];
+/// Names files as they were called at the time.
+const PAST: &str = "CHANGELOG.md";
 
-/// Where a path of a map may begin: at the root, among the crates, among a crate's sources, or where its table says.
+/// Where a path on a page may begin: at the root, among the crates, or where the table of controllers says.
 const BEGINNINGS: &[&str] = &["", "crates", "crates/controllers/src"];
 
-/// Returns the files that maps name and that do not exist.
-fn unknown_files(root: &Path) -> Result<Vec<String>> {
-    let mut complaints = Vec::new();
-    for page in MAPS {
-        let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
-        let unknown = named_files(&text)
-            .into_iter()
-            .filter(|path| !BEGINNINGS.iter().any(|beginning| root.join(beginning).join(path).exists()));
-        complaints.extend(unknown.map(|path| format!("{page} names a file that does not exist: {path}")));
-    }
-    Ok(complaints)
+/// Returns the files that a page names and that do not exist.
+fn unknown_files(root: &Path, page: &str, text: &str) -> Vec<String> {
+    let exists = |path: &&str| BEGINNINGS.iter().any(|beginning| root.join(beginning).join(path).exists());
+    let unknown = named_files(text).into_iter().filter(|path| !exists(path));
+    unknown.map(|path| format!("{page} names a file that does not exist: {path}")).collect()
 }
 
-/// Returns the paths of source files, and of folders, that a page names: what is quoted, has a slash in it and ends as they do.
+/// Returns the paths of source files, and of folders, that a page names: what is quoted, has a slash inside and ends as they do.
 fn named_files(page: &str) -> Vec<&str> {
     let quoted = page.split('`').skip(1).step_by(2);
     let is_path = |name: &&str| {
         let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        plain && name.contains('/') && (name.ends_with(".rs") || name.ends_with(".md") || name.ends_with('/'))
+        plain
+            && name.trim_end_matches('/').contains('/')
+            && (name.ends_with(".rs") || name.ends_with(".md") || name.ends_with('/'))
     };
     quoted.filter(is_path).collect()
 }
@@ -352,6 +364,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_comment_is_noticed() {
+        let (widest, wider) = ("é".repeat(WIDEST_COMMENT - 3), "é".repeat(WIDEST_COMMENT - 2));
+        let text = format!("// {widest}\n    let x = \"{wider}{wider}\";\n// {wider}\n");
+        assert_eq!(wide_comments(&text), [3]);
+    }
+
+    #[test]
     fn a_long_file_is_noticed() {
         let text = "//! Long.\n".repeat(MOST_LINES + 1);
         assert_eq!(judge(true, &text), Some("has 1501 lines, more than 1500".to_string()));
@@ -395,22 +414,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_map_names_is_looked_for() {
-        let map = "`store/src/lib.rs`, `plane/there.rs` and `plane/gone.rs` in `crates/store/`; `a/b` and `lib.rs` are no paths";
+    fn a_file_that_a_page_names_is_looked_for() {
+        let page = "`store/src/lib.rs`, `plane/there.rs` and `plane/gone.rs` in `crates/store/`; `a/b` and `lib.rs` are no paths";
         let root = tempfile::tempdir().expect("a folder for the test");
-        for (path, text) in [
-            (MAPS[0], map),
-            (MAPS[1], "`crates/gone/`"),
-            ("crates/store/src/lib.rs", ""),
-            ("crates/controllers/src/plane/there.rs", ""),
-        ] {
-            write(root.path(), path, text);
+        for path in ["crates/store/src/lib.rs", "crates/controllers/src/plane/there.rs"] {
+            write(root.path(), path, "//! X.\n");
         }
-        let expected = [
-            "ARCHITECTURE.md names a file that does not exist: plane/gone.rs",
-            "docs/contributing.md names a file that does not exist: crates/gone/",
-        ];
-        assert_eq!(unknown_files(root.path()).expect("maps"), expected);
+        for page in PROMISES {
+            write(root.path(), page, "");
+        }
+        write(root.path(), "docs/design/store.md", page);
+        write(root.path(), PAST, page);
+        let found = complaints(root.path()).expect("a tree");
+        let named: Vec<&String> = found.iter().filter(|complaint| complaint.contains(" names a ")).collect();
+        assert_eq!(named, ["docs/design/store.md names a file that does not exist: plane/gone.rs"]);
     }
 
     #[test]
