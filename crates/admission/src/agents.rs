@@ -2,8 +2,8 @@
 //!
 //! In: who asks, what for, and a few [`Facts`] about what exists. Out: whether it may be, or a reason why not. Roles cannot widen
 //! this. The agent of cluster X (`system:karmada:agent:X`) touches what belongs to X; a bootstrap token may ask to be registered
-//! under a name that is free, or the one name that it was made for; `system:karmada:agent:rbac-generator`, in whose name upstream's `register` writes an agent's roles,
-//! may write exactly those, for a name that is free.
+//! under a name that is free, or the one name that it was made for; `system:karmada:agent:rbac-generator`, in whose name
+//! upstream's `register` writes an agent's roles, may write exactly those, for a name that is free.
 //!
 //! `rights` is about requests, `writes` about what is written, `roles` has the roles of an agent, `requests` reads certificate
 //! requests.

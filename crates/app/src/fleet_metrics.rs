@@ -2,9 +2,9 @@
 //!
 //! In: a request that the server has authorised for these paths. Out: what all ready members say, merged (`merge`). Members are asked
 //! at once and live, over the connections that controllers have anyway or, in pull mode, through their tunnels, each within its in-flight
-//! limit, a deadline and the bound on the size of answers; one that fails is left out, and the caller is warned. Whether the caller may ask is for the RBAC
-//! of the control plane: members are asked with the credentials of the control plane. One caller has only so many such
-//! requests under way, and what all answers together take in memory is bounded.
+//! limit, a deadline and the bound on the size of answers; one that fails is left out, and the caller is warned. Whether the
+//! caller may ask is for the RBAC of the control plane: members are asked with the credentials of the control plane. One caller
+//! has only so many such requests under way, and what all answers together take in memory is bounded.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 

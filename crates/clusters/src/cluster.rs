@@ -156,8 +156,8 @@ impl Cluster {
         self.order(Command::RestartKubelet).await
     }
 
-    /// Kills the processes in the containers of a real pod, as a crash would; its kubelet starts them again as the pod's restart policy says.
-    /// Returns how many there were.
+    /// Kills the processes in the containers of a real pod, as a crash would; its kubelet starts them again as the pod's
+    /// restart policy says. Returns how many there were.
     pub async fn stop_pod(&self, namespace: &str, name: &str) -> Result<usize, Error> {
         let group =
             self.state().await?.cgroup.ok_or(Error::NoKubelet { cluster: self.name().to_string() })?;

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::options::{ClusterOptions, Flavour};
 
-/// What kwok does with pods: as its own stages do, but pods with the image `fake/nginx:1.19.0` never get ready, as if it could not be pulled.
+/// What kwok does with pods: as its own stages do, but pods with the image `fake/nginx:1.19.0` never get ready, as if it could
+/// not be pulled.
 const STAGES: &str = include_str!("kind/stages.yaml");
 
 impl ClusterOptions {

@@ -70,8 +70,8 @@ pub fn missing() -> Option<String> {
     cgroup::missing()
 }
 
-/// Returns what a test on real pods lacks, for [`left_out`](crate::left_out()): what the machine lacks, or programs that are not built yet and
-/// that nobody has asked for.
+/// Returns what a test on real pods lacks, for [`left_out`](crate::left_out()): what the machine lacks, or programs that are
+/// not built yet and that nobody has asked for.
 pub fn missing_for_tests() -> Option<String> {
     if let Some(what) = missing() {
         return Some(format!("real pods, and they need {what}"));

@@ -406,7 +406,8 @@ impl Running {
         pods::apply_objects(&client, &self.options.objects).await
     }
 
-    /// Makes the house of a member with real pods, joins it to the hub and starts what comes before the API server. Returns what comes after.
+    /// Makes the house of a member with real pods, joins it to the hub and starts what comes before the API server. Returns
+    /// what comes after.
     async fn move_in(&mut self) -> Result<Vec<pods::Part>, Error> {
         let ground = self.ground.pods.clone().expect("a fleet with such a member has their ground");
         let name = self.options.name.clone();

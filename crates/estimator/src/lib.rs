@@ -3,7 +3,8 @@
 //! [`protocol`] is Karmada's gRPC contract, message by message · [`client`] is the scheduler's side: one connection
 //! per cluster, all clusters asked at once · [`address`] finds a cluster's service · [`tls`] secures the way there ·
 //! [`server`] is the service, on copies of a member's nodes, pods and quotas · [`estimate`] is the answer: [`room`] counts what fits on
-//! nodes, [`quota`] what quotas allow · [`unschedulable`] counts replicas that find no node. Karmada's `karmada-scheduler-estimator` speaks the same protocol.
+//! nodes, [`quota`] what quotas allow · [`unschedulable`] counts replicas that find no node. Karmada's
+//! `karmada-scheduler-estimator` speaks the same protocol.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 

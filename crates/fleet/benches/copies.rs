@@ -1,7 +1,8 @@
 //! What the copies of a large fleet cost: memory for each pod, lists, queries, and how soon a watcher hears of an update.
 //!
-//! `cargo xtask bench copies`; `--help` names the sizes; `cargo xtask bench search` measures a whole server. The members are imitated where their answers come in: pages and events are made
-//! as text on the fly, so that nothing but the copies stays in memory. Everything behind that is what the server runs.
+//! `cargo xtask bench copies`; `--help` names the sizes; `cargo xtask bench search` measures a whole server. The members are
+//! imitated where their answers come in: pages and events are made as text on the fly, so that nothing but the copies stays in
+//! memory. Everything behind that is what the server runs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,10 +4,10 @@
 //! `{"m1":"105","m2":"88"}`, sorted, without spaces, so that equal ones are equal as text. A place is a cluster; where only some
 //! namespaces of a cluster are kept, each is followed on its own and is a place of its own: `m1/shop`.
 //!
-//! A version beside an object of a watch says two things: how far all places are known, for whoever goes on from there, and the object's own
-//! version, which an update puts back. Mostly both are the same number. Where they are not (what is there in the beginning, a member
-//! that was listed again), the place has the object's version, and how far the place is known stands beside it:
-//! `{"m1":"7","m1#":"105"}`.
+//! A version beside an object of a watch says two things: how far all places are known, for whoever goes on from there, and the
+//! object's own version, which an update puts back. Mostly both are the same number. Where they are not (what is there in the
+//! beginning, a member that was listed again), the place has the object's version, and how far the place is known stands beside
+//! it: `{"m1":"7","m1#":"105"}`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

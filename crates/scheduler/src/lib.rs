@@ -4,10 +4,10 @@
 //! [`trigger`] whether a binding needs a decision, runs [`Scheduler::schedule`], and writes what [`outcome`] says.
 //! Results are those of Karmada for the same input; where Karmada leaves an order to chance, ours is by name.
 //!
-//! Code map: [`affinity`] tells which clusters are meant · [`fleet`] prepares clusters · `plugins` reject and score them · `capacity` says what fits · `spread`
-//! selects · `assign` and `webster` divide · [`decision`] runs them in order · [`attempt`] walks ordered affinities ·
-//! [`trigger`], [`queue`] and [`outcome`] decide what happens before and after ·
-//! [`diagnosis`] and [`explanation`] say why · [`meter`] lets others measure.
+//! Code map: [`affinity`] tells which clusters are meant · [`fleet`] prepares clusters · `plugins` reject and score them ·
+//! `capacity` says what fits · `spread` selects · `assign` and `webster` divide · [`decision`] runs them in order · [`attempt`]
+//! walks ordered affinities · [`trigger`], [`queue`] and [`outcome`] decide what happens before and after · [`diagnosis`] and
+//! [`explanation`] say why · [`meter`] lets others measure.
 
 pub mod affinity;
 mod assign;

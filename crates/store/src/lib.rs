@@ -24,7 +24,8 @@
 //! ```
 //!
 //! Where to look: `store` (the handle), `sequencer` (the write path), `state` and `shard` (memory), `tree` (the
-//! map under it), `watch`, `disk` and `format` (the file), `etcd` (in place of sequencer and file), `backup`. Why it is built so: `docs/design/store.md`.
+//! map under it), `watch`, `disk` and `format` (the file), `etcd` (in place of sequencer and file), `backup`. Why it is built
+//! so: `docs/design/store.md`.
 
 mod backup;
 mod disk;

@@ -175,7 +175,8 @@ impl<H: Head> Store<H> {
     /// Makes one conditional change, and others with it: all of them happen or none does, also if the process dies meanwhile.
     ///
     /// *Guarantees*: those of [`Store::commit`]. The companions get the revisions right after that of `write`, in their order (on
-    /// etcd all get the same), and are as durable as `write` is. Each changes another name, and none has a time limit. [`CommitError::Overtaken`] says that the expectation of a companion did not hold.
+    /// etcd all get the same), and are as durable as `write` is. Each changes another name, and none has a time limit.
+    /// [`CommitError::Overtaken`] says that the expectation of a companion did not hold.
     pub async fn commit_with(
         &self,
         write: Write<H>,

@@ -1,10 +1,11 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` (`plane`) and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
-//! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
-//! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
-//! With real pods it runs in a network of its own (`network`), where pods reach the control plane.
+//! make them, `karmada server` (`plane`) and what else specs expect to find (`fixtures`), joins the members with the official
+//! `karmadactl`, or with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints
+//! what passed, failed and was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`.
+//! Everything it starts ends with it. With real pods it runs in a network of its own (`network`), where pods reach the control
+//! plane.
 //!
 //! What specs need, and which are known to fail, is in `specs`; the table in `docs/guides/real-clusters.md` is made from it.
 

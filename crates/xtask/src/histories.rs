@@ -1,4 +1,5 @@
-//! `cargo xtask histories`: the campaign on three servers and three etcds, see `crates/app/tests/up/histories`. A short round of it is in CI.
+//! `cargo xtask histories`: the campaign on three servers and three etcds, see `crates/app/tests/up/histories`. A short round
+//! of it is in CI.
 
 use anyhow::{Context, Result, bail};
 use clusters::toolchain::{ETCD, Toolchain};

@@ -2,7 +2,8 @@
 //!
 //! Upstream's tests start a kube-apiserver inside their own process. They are compiled here with the files replaced that do so
 //! or look into its etcd (`crates/xtask/integration`): what they get is our server in a process of its own (the example `alone` of
-//! `apiserver`: Kubernetes' kinds and nothing of Karmada). Everything else is upstream's. Each test runs alone, so that one that panics takes no other with it.
+//! `apiserver`: Kubernetes' kinds and nothing of Karmada). Everything else is upstream's. Each test runs alone, so that one
+//! that panics takes no other with it.
 //!
 //! A test leaves itself out when it asks for a server option or a feature gate that we do not have, and says which. Those
 //! that are left out by name, and those that are known to fail, are in [`known`], each with its reason. The run fails for a

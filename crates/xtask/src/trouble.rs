@@ -1,4 +1,5 @@
-//! `cargo xtask trouble`: the campaign of trouble on real members, every failure with every way of leaving a cluster. One case of it is in CI.
+//! `cargo xtask trouble`: the campaign of trouble on real members, every failure with every way of leaving a cluster. One case
+//! of it is in CI.
 
 use anyhow::{Context, Result, bail};
 use clusters::toolchain::{MEMBER_RECIPES, Toolchain};

@@ -191,7 +191,8 @@ fn withdraw(server: &Server, name: &str) {
     end_watches(&before, &server.registry.load());
 }
 
-/// The definition that holds each name. It is kept up to date, since definitions are large and each would have to be compared with all others.
+/// The definition that holds each name. It is kept up to date, since definitions are large and each would have to be compared
+/// with all others.
 #[derive(Default)]
 struct Names(Mutex<Index>);
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::decode;
 use crate::object::Entry;
-use crate::registry::{Kind, Source};
+use crate::registry::{Kind, Source, hide_in_metadata};
 use crate::server::Server;
 
 /// How much of the object stands beside each row.
@@ -149,12 +149,7 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
 /// Returns the metadata of an object alone.
 pub fn partial(object: &Value, beta: bool) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
-    match (text("kind"), text("apiVersion")) {
-        ("DaemonSet", "apps/v1") => native::prepare::hide_template_generation(&mut metadata),
-        ("HorizontalPodAutoscaler", "autoscaling/v1") => native::convert::hide_annotations(&mut metadata),
-        _ => {}
-    }
+    hide_in_metadata(object, &mut metadata);
     json!({"kind": "PartialObjectMetadata", "apiVersion": version(beta), "metadata": metadata})
 }
 

@@ -9,6 +9,7 @@ mod natives;
 mod rule_check;
 pub(crate) mod rules;
 mod special;
+pub(crate) use special::hide_in_metadata;
 pub use special::limited;
 
 use std::collections::{HashMap, HashSet};

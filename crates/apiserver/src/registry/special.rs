@@ -24,6 +24,16 @@ pub fn limited() -> Vec<(&'static str, Duration)> {
     vec![("events", EVENT_TTL)]
 }
 
+/// Takes away what an object has in its metadata for the server's own use, where only the metadata is shown.
+pub(crate) fn hide_in_metadata(object: &Value, metadata: &mut Value) {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
+    match (text("kind"), text("apiVersion")) {
+        ("DaemonSet", "apps/v1") => native::prepare::hide_template_generation(metadata),
+        ("HorizontalPodAutoscaler", "autoscaling/v1") => native::convert::hide_annotations(metadata),
+        _ => {}
+    }
+}
+
 impl Kind {
     fn is(&self, collection: &str) -> bool {
         !self.is_custom() && &*self.collection == collection

@@ -1,8 +1,9 @@
 //! The same requests to kube-apiserver and to ours, and what comes back side by side.
 //!
 //! In: `testdata/differential/kinds.yaml` (an object per kind, from which requests are derived), `requests.yaml`,
-//! `identity.yaml`, `apply.yaml`, `strict.yaml`, `structures.yaml` and `deeper.yaml` (requests written by hand) and `known.yaml` (differences that are
-//! known, with reasons). Out: a failure for every difference that is not known, and for every known one that is gone.
+//! `identity.yaml`, `apply.yaml`, `strict.yaml`, `structures.yaml` and `deeper.yaml` (requests written by hand) and
+//! `known.yaml` (differences that are known, with reasons). Out: a failure for every difference that is not known, and for
+//! every known one that is gone.
 //!
 //! Needs the programs of the `clusters` crate. Where they cannot be had, it says so loudly and does nothing.
 //! Ours keeps objects in memory; `cargo xtask compare etcd` compares once more with ours on etcd.

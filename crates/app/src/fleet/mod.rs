@@ -1,8 +1,8 @@
 //! The doors to the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
 //!
-//! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`page`], [`watching`], [`search`]), from
-//! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. The
-//! members themselves say what a user may see of them ([`rights`]).
+//! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`page`], [`watching`],
+//! [`search`]), from the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order,
+//! as in Karmada. The members themselves say what a user may see of them ([`rights`]).
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 

@@ -1,10 +1,10 @@
 //! Watches over the fleet.
 //!
-//! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in the same queue as that of the server's own watches
-//! and is charged to its user. Nothing is written before there is room for it: a client that does not read holds up nobody
-//! but itself, costs no more than its user's budget, is told to list again when it falls out of the log, and loses the watch when its user
-//! is over the budget. Each event carries a version to go on from, which has the object's own. What the caller may see is asked again every minute: when that
-//! has changed, the watch ends, and the client lists anew.
+//! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in the same queue as that of the
+//! server's own watches and is charged to its user. Nothing is written before there is room for it: a client that does not read
+//! holds up nobody but itself, costs no more than its user's budget, is told to list again when it falls out of the log, and
+//! loses the watch when its user is over the budget. Each event carries a version to go on from, which has the object's own.
+//! What the caller may see is asked again every minute: when that has changed, the watch ends, and the client lists anew.
 
 use std::sync::Arc;
 use std::time::Duration;

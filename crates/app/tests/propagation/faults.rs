@@ -1,4 +1,5 @@
-//! Members that die, lie, are slow or say too much, seen through the doors to the fleet: others are shown as before, and what is old says so.
+//! Members that die, lie, are slow or say too much, seen through the doors to the fleet: others are shown as before, and what
+//! is old says so.
 
 use std::convert::Infallible;
 

@@ -93,7 +93,8 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
-/// Removes every group whose name begins with `prefix`, from the innermost outwards. Processes that are just dying hold theirs for a moment.
+/// Removes every group whose name begins with `prefix`, from the innermost outwards. Processes that are just dying hold theirs
+/// for a moment.
 pub(super) fn remove_all(prefix: &str) {
     if prefix.is_empty() {
         return;

@@ -199,9 +199,9 @@ pub(crate) fn set_link(hub: Room, index: usize, up: bool) -> Result<(), Error> {
     hub.network("ip", &format!("link set {} {}", port(index), if up { "up" } else { "down" }))
 }
 
-/// A long line between a member's link and the bridge: a program that passes every packet on late, in both directions. Not every kernel has the
-/// queue that delays packets (`netem`); tap devices are more common. Dropping it ends the program, and the member's link is cut until
-/// [`Line::remove`].
+/// A long line between a member's link and the bridge: a program that passes every packet on late, in both directions. Not
+/// every kernel has the queue that delays packets (`netem`); tap devices are more common. Dropping it ends the program, and the
+/// member's link is cut until [`Line::remove`].
 #[derive(Debug)]
 pub(crate) struct Line {
     _process: Process,

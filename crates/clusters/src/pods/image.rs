@@ -137,7 +137,8 @@ const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobo
 /// Tools of which ours can more than busybox'.
 const OURS: [&str; 3] = ["nc", "wget", "curl"];
 
-/// Its shell runs its own tools before any on the path, so those that ours replace get names that nobody calls. The table of names stays sorted.
+/// Its shell runs its own tools before any on the path, so those that ours replace get names that nobody calls. The table of
+/// names stays sorted.
 fn without_own_network_tools(busybox: &[u8]) -> Vec<u8> {
     let mut bytes = busybox.to_vec();
     for (name, other) in [(b"\0nc\0".as_slice(), b"\0nd\0".as_slice()), (b"\0wget\0", b"\0wgeu\0")] {

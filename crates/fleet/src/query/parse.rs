@@ -1,7 +1,8 @@
 //! From a text to the terms of a query.
 //!
-//! A term is `field:pattern` (or `field=pattern`), `field!=pattern`, or for `age` a comparison. Patterns may have `*` and `?`, and several of
-//! them, separated by commas, mean any of them. A word without a field is looked for in names. Quotes keep spaces together.
+//! A term is `field:pattern` (or `field=pattern`), `field!=pattern`, or for `age` a comparison. Patterns may have `*` and `?`,
+//! and several of them, separated by commas, mean any of them. A word without a field is looked for in names. Quotes keep
+//! spaces together.
 
 use std::time::Duration;
 

@@ -103,8 +103,8 @@ fn without_revision(mut sent: Value) -> Value {
 /// The annotation of a line that stands for lines that were lost.
 const LOST: &str = "karmada.io/lost-audit-events";
 
-/// Returns where a log tells that it is not complete: a server that is in a hurry drops lines and says how many. What is judged by such a log
-/// is judged by half of what happened.
+/// Returns where a log tells that it is not complete: a server that is in a hurry drops lines and says how many. What is judged
+/// by such a log is judged by half of what happened.
 pub fn lost_lines(place: &str, log: &str) -> Vec<String> {
     let told = log.lines().filter(|line| line.contains(LOST));
     let events = told.filter_map(|line| serde_json::from_str::<Value>(line).ok());

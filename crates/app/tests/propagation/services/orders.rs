@@ -3,7 +3,8 @@
 //!
 //! Three kinds of order. A *walk* creates or deletes one thing at a time and waits; the long one takes every possible step from
 //! every combination of things. A *burst* creates all objects at once and deletes them at once; the long one has every order of
-//! creation and every order of deletion, and in some of them a cluster joins and leaves at each place. In CI both are short, by chance. The long ones are run by name:
+//! creation and every order of deletion, and in some of them a cluster joins and leaves at each place. In CI both are short, by
+//! chance. The long ones are run by name:
 //! `cargo test -p app --test propagation services::orders::long -- --ignored --nocapture`.
 
 use std::time::Instant;
