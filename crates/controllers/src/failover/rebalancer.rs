@@ -13,8 +13,6 @@ use api::apps::{
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use crate::plane::{Plane, StoredBinding};
@@ -149,7 +147,7 @@ impl Reconcile for Controller {
         decide(view, now)
     }
 
-    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+    async fn apply(&self, _: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
         let (plane, rebalancer) = (&self.plane, view.rebalancer.as_ref());
         let mut status = plan.status;
         let mut errors = Vec::new();
@@ -167,27 +165,23 @@ impl Reconcile for Controller {
                 status.finish_time.clone_from(&rebalancer.status.finish_time);
             }
         }
-        let mut version = rebalancer.metadata.resource_version.clone();
+        let mut written = None;
         if status != rebalancer.status {
             let mut noted = rebalancer.clone();
             noted.status = status;
-            if let Some(written) = plane.writer.update_status(rebalancer, &noted, Guard::Version).await? {
-                version.clone_from(&written.metadata.resource_version);
-                plane.mirrors.rebalancers.note(written);
+            written = plane.writer.update_status(rebalancer, &noted, Guard::Version).await?;
+            if let Some(written) = &written {
+                plane.mirrors.rebalancers.note(written.clone());
             }
         }
         Error::join(errors)?;
         match plan.delete_after {
             None => Ok(Outcome::Done),
             Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
+            // If somebody has changed it meanwhile, it may ask for something else by now.
             Some(_) => {
-                let seen = Preconditions { uid: rebalancer.metadata.uid.clone(), resource_version: version };
-                let parameters = DeleteParams { preconditions: Some(seen), ..DeleteParams::background() };
-                let all = Api::<WorkloadRebalancer>::all(plane.client().clone());
-                match all.delete(name, &parameters).await {
-                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Done),
-                    result => result.map(|_| Outcome::Done).map_err(Error::from),
-                }
+                plane.writer.delete_unchanged(written.as_ref().unwrap_or(rebalancer)).await?;
+                Ok(Outcome::Done)
             }
         }
     }

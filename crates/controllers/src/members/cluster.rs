@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 use scheduler::trigger::{is_backed, is_suspended};
 
@@ -77,6 +77,8 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
 pub(crate) struct View {
     cluster: Arc<Cluster>,
     space: Space,
+    /// The execution namespace itself, of a cluster that leaves.
+    namespace: Option<Namespace>,
     /// The Works in its execution namespace that are held for the member.
     held: Vec<Arc<Work>>,
     /// The bindings that name it; read only when that matters.
@@ -197,19 +199,20 @@ impl Reconcile for Controller {
         let space = api::names::execution_space(name);
         if !is_leaving(&cluster) {
             let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
-            return Ok(Some(View { cluster, space, held: Vec::new(), bound: Bound::default() }));
+            let (namespace, held, bound) = (None, Vec::new(), Bound::default());
+            return Ok(Some(View { cluster, space, namespace, held, bound }));
         }
         // An object that is not in the mirror may still exist, so the server is asked before the finalizer is
         // removed.
-        let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
+        let namespace = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
         let keys = shared.mirrors.works.keys(|key| key.namespace == space);
         let works = keys.iter().filter_map(|key| shared.mirrors.works.find(key));
         let is_held = |work: &Arc<Work>| {
             work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
         };
-        let space = Space::of(found.as_ref());
+        let space = Space::of(namespace.as_ref());
         let bound = if space == Space::Missing { bound(shared, name).await? } else { Bound::default() };
-        Ok(Some(View { cluster, space, held: works.filter(is_held).collect(), bound }))
+        Ok(Some(View { cluster, space, namespace, held: works.filter(is_held).collect(), bound }))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {
@@ -223,7 +226,11 @@ impl Reconcile for Controller {
         }
         match plan.space {
             Some(SpaceStep::Create) => create_space(shared, &view.cluster, name).await?,
-            Some(SpaceStep::Delete) => delete_space(shared, &view.cluster, name).await?,
+            Some(SpaceStep::Delete) => {
+                if let Some(namespace) = &view.namespace {
+                    delete_space(shared, &view.cluster, namespace, name).await?;
+                }
+            }
             None => {}
         }
         if let Some(mark) = plan.mark {
@@ -261,17 +268,21 @@ async fn create_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<
     }
 }
 
-async fn delete_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<(), Error> {
-    let namespaces = Api::<Namespace>::all(shared.client().clone());
-    match namespaces.delete(&api::names::execution_space(name), &DeleteParams::default()).await {
-        Ok(_) => {
+async fn delete_space(
+    shared: &Shared,
+    cluster: &Cluster,
+    namespace: &Namespace,
+    name: &str,
+) -> Result<(), Error> {
+    match shared.writer.delete(namespace).await {
+        Ok(()) => {
             let message = format!("Removed execution space for cluster({name}).");
             shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
             Ok(())
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        // It is being deleted already, or another one has its name by now: the next look shows which.
+        Err(error) if error.is_conflict() => Ok(()),
         Err(error) => {
-            let error = Error::from(error);
             shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_FAILED, error.to_string());
             Err(error)
         }
@@ -442,7 +453,7 @@ mod tests {
     fn view(ready: &str, otherwise: Value, space: Space, scheduled: bool) -> View {
         let held = vec![work("m1", json!({}))];
         let bound = Bound { scheduled, ..Bound::default() };
-        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, bound }
+        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, namespace: None, held, bound }
     }
 
     #[test]

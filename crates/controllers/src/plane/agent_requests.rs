@@ -17,7 +17,7 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use runtime::{Error, Outcome, Queue, Reconcile, controller};
 use serde_json::json;
 
@@ -102,6 +102,7 @@ impl Controller {
                 },
             },
         }))?;
+        // A review is a question: nothing is stored, so this is not for the `Writer`.
         let reviews = Api::<SubjectAccessReview>::all(self.plane.client().clone());
         let answer = reviews.create(&PostParams::default(), &review).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
@@ -139,8 +140,8 @@ impl Reconcile for Controller {
             }
         };
         let now = Time(Timestamp::now());
-        let status = view.request.status.clone().unwrap_or_default();
-        let mut conditions = status.conditions.unwrap_or_default();
+        let mut approved = view.request.as_ref().clone();
+        let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
         conditions.push(CertificateSigningRequestCondition {
             type_: APPROVED.to_owned(),
             status: "True".to_owned(),
@@ -149,12 +150,8 @@ impl Reconcile for Controller {
             last_update_time: Some(now.clone()),
             last_transition_time: Some(now),
         });
-        let patch = json!({
-            "metadata": { "resourceVersion": view.request.metadata.resource_version },
-            "status": { "conditions": conditions },
-        });
-        let requests = Api::<CertificateSigningRequest>::all(self.plane.client().clone());
-        requests.patch_subresource("approval", name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let mirror = &self.plane.mirrors.certificate_requests;
+        self.plane.writer.update_approval(mirror, &view.request, &approved).await?;
         Ok(Outcome::Done)
     }
 }
