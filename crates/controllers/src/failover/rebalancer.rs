@@ -3,6 +3,9 @@
 //! Watches: WorkloadRebalancers (created, or with a changed spec), both kinds of bindings.
 //! Writes:  `spec.rescheduleTriggeredAt` of bindings; the status of WorkloadRebalancers; deletes those whose time is over.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +29,11 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
     plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.rebalancers);
     let pushed = queue.clone();
@@ -34,8 +42,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(change.key.name.clone());
         }
     });
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 fn is_news(change: &Change<'_, WorkloadRebalancer>) -> bool {
@@ -301,6 +308,43 @@ mod tests {
         assert_eq!(triggered(&plan), ["new"]);
         assert_eq!(results(&plan), ["reader Successful", "new Successful", "web Successful"]);
         assert_eq!(plan.status.finish_time, Some(Time(at(400))));
+    }
+
+    #[test]
+    fn workloads_that_are_still_open_are_tried_again_while_the_list_names_them() {
+        let open = |name: &str| json!({ "workload": reference("Deployment", "default", name) });
+        let pending = json!({ "status": {
+            "observedWorkloads": [open("dropped"), open("web")], "observedGeneration": 1,
+        } });
+        let plan = decide(&view(pending, None), at(200));
+        assert_eq!(triggered(&plan), ["reader", "web"]);
+        let expected = ["reader Successful", "gone Failed ReferencedBindingNotFound", "web Successful"];
+        assert_eq!(results(&plan), expected, "what the list no longer names is forgotten");
+        assert_eq!(plan.status.finish_time, Some(Time(at(200))));
+    }
+
+    #[test]
+    fn a_workload_that_failed_is_not_tried_again_though_its_binding_has_come() {
+        let failed = json!({
+            "workload": reference("Deployment", "default", "web"), "result": "Failed",
+            "reason": REFERENCED_BINDING_NOT_FOUND,
+        });
+        let status = json!({ "status": { "observedWorkloads": [failed], "observedGeneration": 1 } });
+        let plan = decide(&view(status, None), at(200));
+        assert_eq!(triggered(&plan), ["reader"]);
+        assert_eq!(results(&plan)[2], "web Failed ReferencedBindingNotFound", "as upstream");
+    }
+
+    #[test]
+    fn a_request_without_news_keeps_its_end() {
+        let done = decide(&view(json!({}), None), at(200)).status;
+        let status = |generation: i64| {
+            let status = json!({ "status": serde_json::to_value(&done).expect("a status") });
+            merged(status, json!({ "metadata": { "generation": generation } }))
+        };
+        let end = |generation: i64| decide(&view(status(generation), None), at(900)).status.finish_time;
+        assert_eq!(end(1), Some(Time(at(200))));
+        assert_eq!(end(2), Some(Time(at(900))), "it was edited, so its time to live begins anew");
     }
 
     #[test]
