@@ -1,9 +1,11 @@
 //! Keeps a Cluster's execution namespace, finalizer and readiness taints, and removes them when the cluster
 //! leaves.
 //!
-//! Watches: Cluster (root), execution namespaces.
-//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; of bindings that no policy
-//!          is behind, or whose scheduling is suspended, the cluster that has left.
+//! Watches: Cluster (root), execution namespaces; reads Works (those of a cluster that leaves). `monitor`, which runs with it, reads
+//!          Leases.
+//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; when a cluster leaves, the
+//!          finalizer of Works that its agent will never remove, and bindings that no policy is behind, or whose scheduling is
+//!          suspended: they forget the cluster. `monitor` writes the Ready condition of clusters whose agents are silent.
 //!
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more. The scheduler takes it out of bindings;
