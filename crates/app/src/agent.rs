@@ -16,7 +16,8 @@ use anyhow::Context as _;
 use api::features::Features;
 use apimachinery::duration;
 use clap::Args;
-use controllers::{AGENT, Context, MyClusters, Selection, Settings, Timing};
+use controllers::table;
+use controllers::{AGENT, CERT_ROTATION, Context, MyClusters, Selection, Settings, Timing};
 use kube::{Client, Config};
 use runtime::{Supervisor, Writer};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,6 @@ use identity::Identity;
 const GOODBYE: Duration = Duration::from_secs(10);
 /// How long the agent waits between two attempts to reach the control plane or the member when it starts.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Renews the agent's certificate; off by default, as in upstream.
-const CERT_ROTATION: &str = "certRotation";
 
 /// Look after one cluster from inside of it: Karmada's agent for clusters in pull mode.
 ///
@@ -81,9 +80,7 @@ pub(crate) struct Arguments {
         default_value = "KubeCredentials,KubeImpersonator"
     )]
     report_secrets: Vec<String>,
-    /// Controllers that run: `*` for all that are on by default, `name`, `-name`. These are known: clusterStatus, execution,
-    /// workStatus, serviceExport, endpointsliceCollect, certRotation (off by default).
-    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true, help = help())]
     controllers: String,
     /// Features to switch on or off, as in `MultiClusterService=true`.
     #[arg(long, value_name = "LIST", default_value = "")]
@@ -106,6 +103,14 @@ pub(crate) struct Arguments {
     _unneeded: unneeded::Everywhere,
     #[command(flatten)]
     _unneeded_by_controllers: unneeded::Controllers,
+}
+
+/// Returns the help of `--controllers`.
+fn help() -> String {
+    let known = table::agent_names();
+    format!(
+        "Controllers that run: `*` for all that are on by default, `name`, `-name`. These are known: {known}"
+    )
 }
 
 /// How often and how patiently the cluster is looked at.
@@ -200,8 +205,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let name = arguments.cluster_name.clone();
     let chosen = Chosen::parse(&arguments.controllers)?;
     for name in &chosen.unknown {
-        let known = AGENT.join(", ");
-        tracing::warn!("--controllers: an agent has no controller {name:?}; it has {known}, {CERT_ROTATION}");
+        let known = table::agent_names();
+        tracing::warn!("--controllers: an agent has no controller {name:?}; it has {known}");
     }
     let settings = Settings {
         features: Features::parse(&arguments.feature_gates)
@@ -341,6 +346,9 @@ mod tests {
         let one = chosen("execution");
         assert!(one.selection.is_only("execution"), "{one:?}");
         assert!(chosen("-clusterStatus").selection.is_empty());
+        assert!(help().ends_with(
+            "execution, workStatus, serviceExport, endpointsliceCollect, certRotation (off by default)"
+        ));
         let odd = chosen("execution,-binding,flying");
         assert_eq!(
             (odd.selection, odd.unknown),

@@ -9,7 +9,7 @@ use api::features::Features;
 use apimachinery::duration;
 use clap::Args;
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
-use controllers::table::TABLE;
+use controllers::table;
 use controllers::{Context, Fleet, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
 use member::{Between, Member, Members};
@@ -141,11 +141,10 @@ pub(crate) struct Chosen {
 
 /// Returns the help of `--controllers`.
 fn help() -> String {
-    let names: Vec<&str> = TABLE.iter().map(|one| one.name).collect();
     format!(
         "Controllers that run in this process, by upstream's names: `*` for all that are on by default, `name`, `-name`; \
          empty for none. These are known: {}",
-        names.join(", ")
+        table::names()
     )
 }
 
@@ -712,7 +711,7 @@ mod tests {
         let help = Command::command().render_long_help().to_string();
         let words: std::collections::BTreeSet<&str> =
             help.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
-        for declaration in TABLE {
+        for declaration in table::TABLE {
             assert!(words.contains(declaration.name), "{} is missing in\n{help}", declaration.name);
         }
     }

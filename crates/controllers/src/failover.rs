@@ -1,7 +1,7 @@
 //! Failover: evicts workloads from clusters that have failed, or in which the workloads have failed.
 //!
 //! Code map: `settings` holds the flags · `taint_manager` evicts what does not tolerate the taints of its
-//! cluster, `pace` limits how fast that happens · `application` evicts what stays unhealthy · `graceful` ends
+//! cluster, `throttle` limits how fast that happens · `application` evicts what stays unhealthy · `graceful` ends
 //! evictions · `halt` stops all three while too many clusters are lost at once, `outage` counts them ·
 //! `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
 //! `rebalancer` has workloads placed afresh, `descheduler` those that find no node · `metrics` has the
@@ -13,12 +13,12 @@ pub(crate) mod graceful;
 mod halt;
 mod metrics;
 mod outage;
-mod pace;
 pub(crate) mod rebalancer;
 pub(crate) mod remedy;
 mod settings;
 pub(crate) mod taint_manager;
 pub(crate) mod taint_policy;
+mod throttle;
 
 use api::work::GracefulEvictionTask;
 use propagation::Binding;

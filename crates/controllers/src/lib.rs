@@ -45,7 +45,7 @@ use environment::Environment;
 pub use mirrors::Watch;
 pub use my_clusters::MyClusters;
 pub use selection::Selection;
-pub use table::AGENT;
+pub use table::{AGENT, CERT_ROTATION};
 use table::{TABLE, Wire};
 pub use timing::Timing;
 

@@ -53,7 +53,7 @@ pub const TABLE: &[Declaration] = &[
         default: true,
         gate: None,
         watches: &[Watch::Clusters, Watch::SystemNamespaces, Watch::Works, Watch::Leases],
-        writes: "Namespace; finalizer, taints and the Ready condition of Cluster; bindings without a policy, when it leaves",
+        writes: "Namespace; finalizer, taints and the Ready condition of Cluster; when it leaves, bindings that the scheduler does not look at, and the finalizer of Works whose agent is dead",
         file: "members/cluster.rs",
         wire: Wire::Members(members::cluster::wire),
     },
@@ -63,7 +63,7 @@ pub const TABLE: &[Declaration] = &[
         default: true,
         gate: None,
         watches: &[Watch::Clusters, Watch::MemberHealth],
-        writes: "status of Cluster",
+        writes: "status of Cluster; in an agent the Lease of the cluster",
         file: "members/cluster_status.rs",
         wire: Wire::Members(members::cluster_status::wire),
     },
@@ -343,7 +343,7 @@ pub const TABLE: &[Declaration] = &[
         default: true,
         gate: None,
         watches: &[Watch::Rebalancers, Watch::Bindings, Watch::ClusterBindings],
-        writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
+        writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer, and its deletion",
         file: "failover/rebalancer.rs",
         wire: Wire::Plane(failover::rebalancer::wire),
     },
@@ -383,7 +383,7 @@ pub const TABLE: &[Declaration] = &[
             Watch::Customizations,
             Watch::InterpreterWebhooks,
         ],
-        writes: "labels and annotations of the template; ResourceBinding, ClusterResourceBinding; finalizer of the policy",
+        writes: "labels and annotations of the template; ResourceBinding, ClusterResourceBinding; permanent id and finalizer of the policy",
         file: "plane/detector.rs",
         wire: Wire::Plane(plane::detector::wire),
     },
@@ -446,9 +446,13 @@ pub const TABLE: &[Declaration] = &[
     },
 ];
 
-/// The controllers of an agent, which is responsible for one cluster and runs inside it.
+/// The controllers of an agent, which is responsible for one cluster and runs inside it. All are on by default.
 pub const AGENT: &[&str] =
     &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
+
+/// Renews the certificate of an agent. It is not in [`TABLE`], since only an agent has it and it watches nothing; off by default, as
+/// in upstream.
+pub const CERT_ROTATION: &str = "certRotation";
 
 impl Declaration {
     /// Returns whether the gate lets it run.
@@ -479,13 +483,14 @@ pub fn page() -> String {
          `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
          `-name` to switch one off. The last six have no name in upstream, where they cannot be switched.\n\n\
          ## What runs\n\n\
-         | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
+         | Name | Default | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|---|\n",
     );
     for declaration in TABLE {
         let watches: Vec<&str> = declaration.watches.iter().map(|watch| watch.words()).collect();
         text.push_str(&format!(
-            "| `{}` | {} | {} | {} | {} | `{}` |\n",
+            "| `{}` | {} | {} | {} | {} | {} | `{}` |\n",
             declaration.name,
+            if declaration.default { "on" } else { "off" },
             declaration.about,
             watches.join(", "),
             declaration.writes,
@@ -493,7 +498,27 @@ pub fn page() -> String {
             declaration.file,
         ));
     }
+    let agent: Vec<String> = AGENT.iter().map(|name| format!("`{name}`")).collect();
+    text.push_str(&format!(
+        "\n## In an agent\n\n\
+         `karmada agent` has {}, which are on by default, and\n\
+         `{CERT_ROTATION}`, which is off by default: it renews the certificate of the agent (`crates/app/src/agent/certificate.rs`).\n",
+        agent.join(", "),
+    ));
     text
+}
+
+/// Returns the names of all controllers for a help text; those that are off by default say so.
+pub fn names() -> String {
+    let name = |one: &Declaration| {
+        if one.default { one.name.to_owned() } else { format!("{} (off by default)", one.name) }
+    };
+    TABLE.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the names of the controllers of an agent, in the same way.
+pub fn agent_names() -> String {
+    format!("{}, {CERT_ROTATION} (off by default)", AGENT.join(", "))
 }
 
 fn gate(declaration: &Declaration) -> String {
@@ -549,6 +574,32 @@ mod tests {
             "taint-manager",
         ];
         assert_eq!(names, upstream.into_iter().chain(ours).collect());
+    }
+
+    #[test]
+    fn the_help_says_which_are_off_by_default() {
+        let names = names();
+        let listed: Vec<&str> = names.split(", ").collect();
+        assert_eq!(listed.len(), TABLE.len());
+        let off: Vec<&str> =
+            listed.iter().filter_map(|name| name.strip_suffix(" (off by default)")).collect();
+        let expected =
+            ["hpaScaleTargetMarker", "deploymentReplicasSyncer", "multiClusterIngress", "descheduler"];
+        assert_eq!(off, expected);
+        assert!(listed.contains(&"cluster") && listed.contains(&"taint-manager"));
+    }
+
+    #[test]
+    fn an_agent_has_controllers_of_the_table_and_one_of_its_own() {
+        for name in AGENT {
+            let found = TABLE.iter().find(|declaration| declaration.name == *name);
+            assert!(found.is_some_and(|found| found.default), "{name} is on by default");
+        }
+        assert!(TABLE.iter().all(|declaration| declaration.name != CERT_ROTATION));
+        assert_eq!(
+            agent_names(),
+            "clusterStatus, execution, workStatus, serviceExport, endpointsliceCollect, certRotation (off by default)"
+        );
     }
 
     #[test]

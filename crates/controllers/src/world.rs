@@ -19,7 +19,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use parking_lot::Mutex;
 use runtime::writer::Stored;
@@ -298,6 +298,22 @@ impl World {
         api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("it is accepted")
     }
 
+    /// Changes the status of an object on the server, but not in the mirror.
+    pub(crate) async fn patch_status<K: Stored>(&self, object: &K, status: Value) -> K {
+        let name = object.meta().name.as_deref().unwrap_or("");
+        let api = self.api::<K>(object.meta().namespace.as_deref().unwrap_or(""));
+        let patch = Patch::Merge(json!({ "status": status }));
+        api.patch_status(name, &PatchParams::default(), &patch).await.expect("the status is accepted")
+    }
+
+    /// Tells the server to delete an object that a finalizer holds; returns the object as it then is.
+    pub(crate) async fn let_go<K: Stored>(&self, object: &K) -> K {
+        let name = object.meta().name.as_deref().unwrap_or("");
+        let api = self.api::<K>(object.meta().namespace.as_deref().unwrap_or(""));
+        api.delete(name, &DeleteParams::default()).await.expect("told to go");
+        self.stored(object).await.expect("it is held")
+    }
+
     /// Returns an object as the server has it.
     pub(crate) async fn stored<K: Stored>(&self, object: &K) -> Option<K> {
         let name = object.meta().name.as_deref().unwrap_or("");
@@ -363,6 +379,12 @@ impl World {
         tokio::time::timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("no event {reason}"))
     }
 
+    /// Returns whether an event with this reason has been written. Events are written in order, so wait for a later one first.
+    pub(crate) fn was_told(&self, reason: &str) -> bool {
+        let recorded = self.calls.0.lock();
+        recorded.calls.iter().any(|call| call.path.contains("/events") && call.body["reason"] == reason)
+    }
+
     /// Has the work on a key panic; returns what is told of it.
     pub(crate) async fn panicked<K>(&self, queue: &Queue<K>, key: K) -> String
     where
@@ -382,11 +404,14 @@ impl World {
 }
 
 /// Takes everything out of a queue that is due, as if it were done; returns the keys.
-pub(crate) fn drain(queue: &Queue<Key>) -> Vec<Key> {
+pub(crate) fn drain<K>(queue: &Queue<K>) -> Vec<K>
+where
+    K: Clone + Eq + Hash + Debug + Send + Sync + 'static,
+{
     let stop = CancellationToken::new();
     let mut taken = Vec::new();
     while let Some(Some(turn)) = futures::FutureExt::now_or_never(Turns::next(queue, &stop)) {
-        taken.push(<Queue<Key> as Turns>::key(&turn));
+        taken.push(<Queue<K> as Turns>::key(&turn));
         Turns::done(queue, turn, Outcome::Done);
     }
     taken

@@ -9,6 +9,7 @@
 use std::fmt::Debug;
 
 use apimachinery::patch::merge;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
@@ -17,8 +18,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::Mirror;
 use crate::queue::Outcome;
+use crate::{Key, Mirror};
 
 /// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
@@ -223,6 +224,26 @@ impl Writer {
         Ok(written.map(|written| mirror.note(written)).is_some())
     }
 
+    /// Writes fields of an object, whatever it is now, and updates the mirror at once; fine if the object is gone. Returns whether
+    /// it was there. Unlike [`Self::update`] it also writes fields of which the mirror may not know yet, such as an annotation that
+    /// has to go whoever set it.
+    pub async fn patch_mirrored<K: Stored>(
+        &self,
+        mirror: &Mirror<K>,
+        key: &Key,
+        patch: Value,
+    ) -> Result<bool, Error> {
+        let api = self.api::<K>(&key.namespace);
+        match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(answer) => {
+                mirror.note(answer);
+                Ok(true)
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// As [`Self::update`], for the status. A status shows what was observed, so it can always be computed
     /// again.
     pub async fn update_status<K: Stored>(&self, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error> {
@@ -262,6 +283,21 @@ impl Writer {
                 result => return result,
             }
         }
+    }
+
+    /// Writes the answer to a certificate request, and updates the mirror at once; returns whether there was a difference. It is a
+    /// conflict if the request has changed since it was read, since somebody else may have answered it. Unlike a status it is on
+    /// disk before it is answered: a certificate that was signed stays valid.
+    pub async fn update_approval(
+        &self,
+        mirror: &Mirror<CertificateSigningRequest>,
+        old: &CertificateSigningRequest,
+        new: &CertificateSigningRequest,
+    ) -> Result<bool, Error> {
+        let Some(patch) = difference(old, new, old.meta(), Guard::Version)? else { return Ok(false) };
+        let (api, patch) = (self.api_of(old), Patch::Merge(patch));
+        mirror.note(api.patch_subresource("approval", name(old), &PatchParams::default(), &patch).await?);
+        Ok(true)
     }
 
     /// Applies the fields of `object` by server-side apply as `manager`; returns the object as it now is. It
@@ -309,8 +345,17 @@ impl Writer {
     /// Deletes this very object; fine if it is gone already. If another one has its name by now, that is a conflict: the next look is at
     /// that one.
     pub async fn delete<K: Stored>(&self, object: &K) -> Result<(), Error> {
+        self.delete_if(object, Guard::Fields).await
+    }
+
+    /// As [`Self::delete`]; it is a conflict as well if the object has changed since it was read.
+    pub async fn delete_unchanged<K: Stored>(&self, object: &K) -> Result<(), Error> {
+        self.delete_if(object, Guard::Version).await
+    }
+
+    async fn delete_if<K: Stored>(&self, object: &K, guard: Guard) -> Result<(), Error> {
         let parameters = DeleteParams {
-            preconditions: Some(Preconditions { uid: object.meta().uid.clone(), resource_version: None }),
+            preconditions: Some(preconditions(object.meta(), guard)),
             ..DeleteParams::default()
         };
         match self.api_of(object).delete(name(object), &parameters).await {
@@ -319,6 +364,11 @@ impl Writer {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn preconditions(metadata: &ObjectMeta, guard: Guard) -> Preconditions {
+    let version = metadata.resource_version.clone().filter(|_| guard == Guard::Version);
+    Preconditions { uid: metadata.uid.clone(), resource_version: version }
 }
 
 fn name<K: Resource>(object: &K) -> &str {
@@ -355,7 +405,58 @@ pub fn tree_difference(old: &Value, new: &Value, guard: Guard) -> Option<Value> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
     use super::*;
+
+    /// A client that notes every request under a name, and gives the same answer to each.
+    fn answering(name: &'static str, asked: &Arc<Mutex<Vec<String>>>, answer: Value) -> Client {
+        let asked = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let path = request.uri().path().rsplit_once("/certificatesigningrequests/");
+            let path = path.map_or("elsewhere", |(_, rest)| rest);
+            asked.lock().push(format!("{name}: {} {path}", request.method()));
+            let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
+            async move { Ok::<_, tower::BoxError>(answer) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_status_does_not_wait_for_the_disk_and_an_approval_does() {
+        let request = |version: &str, status: Value| {
+            json!({
+                "metadata": { "name": "r", "resourceVersion": version },
+                "spec": { "request": "", "signerName": "s" }, "status": status,
+            })
+        };
+        let read = |tree: Value| -> CertificateSigningRequest { serde_json::from_value(tree).expect("one") };
+        let approved = json!({ "conditions": [{ "type": "Approved", "status": "True" }] });
+        let (old, new) = (read(request("7", json!({}))), read(request("7", approved.clone())));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let client = |name| answering(name, &asked, request("8", approved.clone()));
+        let (writer, mirror) =
+            (Writer::with_derived(client("durable"), client("derived")), Mirror::default());
+        let taken = || std::mem::take(&mut *asked.lock());
+
+        assert!(!writer.update_approval(&mirror, &old, &old).await.expect("nothing to do"));
+        assert_eq!(taken(), [""; 0]);
+        assert!(writer.update_approval(&mirror, &old, &new).await.expect("written"));
+        assert_eq!(taken(), ["durable: PATCH r/approval"]);
+        assert_eq!(mirror.revision("", "r"), 8, "the mirror knows the answer");
+        writer.update_status(&old, &new, Guard::Version).await.expect("written");
+        assert_eq!(taken(), ["derived: PATCH r/status"]);
+        let key = Key::new("", "r");
+        assert!(writer.patch_mirrored(&mirror, &key, json!({})).await.expect("written"));
+        writer.delete_unchanged(&old).await.expect("deleted");
+        assert_eq!(taken(), ["durable: PATCH r", "durable: DELETE r"]);
+        assert!(writer.derived().patch_mirrored(&mirror, &key, json!({})).await.expect("written"));
+        writer.derived().delete(&old).await.expect("deleted");
+        assert_eq!(taken(), ["derived: PATCH r", "derived: DELETE r"]);
+    }
 
     fn object(version: &str, finalizers: &[&str], replicas: i64) -> Value {
         json!({
@@ -386,6 +487,18 @@ mod tests {
             |by: Value| json!({ "metadata": { "resourceVersion": "7" }, "spec": { "requiredBy": by } });
         let patch = json!({ "metadata": { "resourceVersion": "7" }, "spec": { "requiredBy": ["a"] } });
         check(&required(json!([])), &required(json!(["a"])), Guard::Fields, Some(patch));
+    }
+
+    #[test]
+    fn a_deletion_says_which_object_is_meant_and_which_version_if_that_counts() {
+        let meta = ObjectMeta {
+            uid: Some("u".to_owned()),
+            resource_version: Some("7".to_owned()),
+            ..ObjectMeta::default()
+        };
+        let sent = |guard: Guard| serde_json::to_value(preconditions(&meta, guard)).expect("a tree");
+        assert_eq!(sent(Guard::Fields), json!({ "uid": "u" }));
+        assert_eq!(sent(Guard::Version), json!({ "uid": "u", "resourceVersion": "7" }));
     }
 
     fn answer(code: u16, reason: &str) -> Error {

@@ -115,6 +115,52 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     after.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_is_refused_if_the_object_is_another_or_has_changed() {
+    let (server, client) = server().await;
+    let (writer, mirror) = (Writer::new(client.clone()), Mirror::<ConfigMap>::default());
+    writer.create(&mirror, &map("a", "1")).await.expect("created");
+    let first = (*mirror.get("default", "a").expect("the mirror knows it")).clone();
+    let wanted = ConfigMap { data: map("a", "2").data, ..first.clone() };
+    let changed = writer.update(&first, &wanted, runtime::Guard::Fields).await.expect("written");
+    let changed = changed.expect("there was a difference");
+    let refused = writer.delete_unchanged(&first).await.expect_err("it has changed");
+    assert!(refused.is_conflict(), "{refused}");
+    writer.delete_unchanged(&changed).await.expect("it is as it was read");
+    writer.delete_unchanged(&changed).await.expect("gone is fine");
+
+    // Another one has its name: the first one is not deleted in its place, whatever the version.
+    create(&client, "a", "3").await;
+    for refused in [writer.delete(&first).await, writer.delete_unchanged(&changed).await] {
+        let refused = refused.expect_err("it is another one");
+        assert!(refused.is_conflict(), "{refused}");
+    }
+    let maps = Api::<ConfigMap>::namespaced(client, "default");
+    assert_eq!(maps.get("a").await.expect("it is still there").data, map("a", "3").data);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_are_written_whatever_the_mirror_knows() {
+    let (server, client) = server().await;
+    let (writer, mirror) = (Writer::new(client.clone()), Mirror::<ConfigMap>::default());
+    writer.create(&mirror, &map("a", "1")).await.expect("created");
+    let key = runtime::Key::new("default", "a");
+    // Somebody else sets a field that the mirror does not have.
+    let maps = Api::<ConfigMap>::namespaced(client, "default");
+    let theirs = kube::api::Patch::Merge(json!({ "data": { "theirs": "x", "other": "y" } }));
+    maps.patch("a", &kube::api::PatchParams::default(), &theirs).await.expect("written");
+    let patch = json!({ "data": { "k": "2", "theirs": null } });
+    assert!(writer.patch_mirrored(&mirror, &key, patch.clone()).await.expect("written"));
+    let known = mirror.find(&key).expect("the mirror knows it").data.clone().unwrap_or_default();
+    let pairs: Vec<(&str, &str)> = known.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(pairs, [("k", "2"), ("other", "y")], "and nothing else");
+    maps.delete("a", &kube::api::DeleteParams::default()).await.expect("deleted");
+    assert!(!writer.patch_mirrored(&mirror, &key, patch).await.expect("gone is fine"));
+    assert!(maps.get_opt("a").await.expect("an answer").is_none(), "it is not created");
+    server.stop().await;
+}
+
 /// A line to a server that can be cut, and counts what is asked over it.
 #[derive(Clone, Default)]
 struct Line {

@@ -11,6 +11,9 @@
 //! ends: the replacement may not have been made at all. Time counts anew afterwards. Nor does a start end one at once that ran out
 //! while nobody was there: for [`CATCH_UP`] the replacement may be placed and report.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -382,6 +385,30 @@ mod tests {
                 ended("its removal was confirmed"),
             ),
             ("the binding goes", view(task(none()), healthy(), deleting()), 1, stays),
+            (
+                "its own time is over before the replicas are ready",
+                view(task(json!({ "gracePeriodSeconds": 5 })), m2("Healthy", Some(2)), none()),
+                1,
+                kept(4_001),
+            ),
+            (
+                "the cluster that it leaves is healthy",
+                view(task(none()), json!({ "clusterName": "m1", "health": "Healthy" }), none()),
+                1,
+                kept(599_001),
+            ),
+            (
+                "health is not known",
+                view(task(none()), json!({ "clusterName": "m2", "status": { "readyReplicas": 4 } }), none()),
+                1,
+                kept(599_001),
+            ),
+            (
+                "more are ready than needed",
+                view(task(none()), m2("Healthy", Some(9)), none()),
+                1,
+                ended(replaced),
+            ),
         ];
         for (name, mut view, after, expected) in cases {
             view.ages = vec![SignedDuration::from_secs(after)];
@@ -471,6 +498,30 @@ mod tests {
         let tasks = plan.tasks.expect("a change");
         assert_eq!(tasks[0].creation_timestamp, Some(Time(at(START))));
         assert_eq!((plan.ended.len(), plan.again), (0, None), "our own write brings us back");
+    }
+
+    #[test]
+    fn each_task_of_a_binding_is_judged_for_itself() {
+        let tasks = json!({ "spec": { "gracefulEvictionTasks": [
+            task(json!({ "gracePeriodSeconds": 10 })),
+            task(json!({ "fromCluster": "m3", "gracePeriodSeconds": 90 })),
+            task(json!({ "fromCluster": "m4", "creationTimestamp": null })),
+            task(json!({ "fromCluster": "m5", "suppressDeletion": true })),
+            task(json!({ "fromCluster": "m6", "gracePeriodSeconds": 40 })),
+            task(json!({ "fromCluster": "m7", "suppressDeletion": false })),
+        ] } });
+        let mut view = view(task(none()), m2("Unhealthy", None), tasks);
+        view.ages = [20, 20, 0, 20, 20, 20].map(SignedDuration::from_secs).to_vec();
+        let plan = decide(&view, at(START + 20));
+        let ended: Vec<(&str, &str)> =
+            plan.ended.iter().map(|(cluster, why)| (cluster.as_str(), *why)).collect();
+        let late = "its replacement did not become healthy in time";
+        assert_eq!(ended, [("m1", late), ("m7", "its removal was confirmed")]);
+        let left = plan.tasks.expect("a change");
+        let names: Vec<&str> = left.iter().map(|task| task.from_cluster.as_str()).collect();
+        assert_eq!(names, ["m3", "m4", "m5", "m6"], "in their order");
+        assert_eq!(left[1].creation_timestamp, Some(Time(at(START + 20))));
+        assert_eq!(plan.again, Some(Duration::from_millis(20_001)), "the one whose time is over first");
     }
 
     #[test]

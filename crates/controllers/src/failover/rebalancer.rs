@@ -3,6 +3,9 @@
 //! Watches: WorkloadRebalancers (created, or with a changed spec), both kinds of bindings.
 //! Writes:  `spec.rescheduleTriggeredAt` of bindings; the status of WorkloadRebalancers; deletes those whose time is over.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +16,6 @@ use api::apps::{
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use crate::plane::{Plane, StoredBinding};
@@ -28,6 +29,11 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
     plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.rebalancers);
     let pushed = queue.clone();
@@ -36,8 +42,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(change.key.name.clone());
         }
     });
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 fn is_news(change: &Change<'_, WorkloadRebalancer>) -> bool {
@@ -149,7 +154,7 @@ impl Reconcile for Controller {
         decide(view, now)
     }
 
-    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+    async fn apply(&self, _: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
         let (plane, rebalancer) = (&self.plane, view.rebalancer.as_ref());
         let mut status = plan.status;
         let mut errors = Vec::new();
@@ -167,27 +172,23 @@ impl Reconcile for Controller {
                 status.finish_time.clone_from(&rebalancer.status.finish_time);
             }
         }
-        let mut version = rebalancer.metadata.resource_version.clone();
+        let mut written = None;
         if status != rebalancer.status {
             let mut noted = rebalancer.clone();
             noted.status = status;
-            if let Some(written) = plane.writer.update_status(rebalancer, &noted, Guard::Version).await? {
-                version.clone_from(&written.metadata.resource_version);
-                plane.mirrors.rebalancers.note(written);
+            written = plane.writer.update_status(rebalancer, &noted, Guard::Version).await?;
+            if let Some(written) = &written {
+                plane.mirrors.rebalancers.note(written.clone());
             }
         }
         Error::join(errors)?;
         match plan.delete_after {
             None => Ok(Outcome::Done),
             Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
+            // If somebody has changed it meanwhile, it may ask for something else by now.
             Some(_) => {
-                let seen = Preconditions { uid: rebalancer.metadata.uid.clone(), resource_version: version };
-                let parameters = DeleteParams { preconditions: Some(seen), ..DeleteParams::background() };
-                let all = Api::<WorkloadRebalancer>::all(plane.client().clone());
-                match all.delete(name, &parameters).await {
-                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Done),
-                    result => result.map(|_| Outcome::Done).map_err(Error::from),
-                }
+                plane.writer.delete_unchanged(written.as_ref().unwrap_or(rebalancer)).await?;
+                Ok(Outcome::Done)
             }
         }
     }
@@ -307,6 +308,43 @@ mod tests {
         assert_eq!(triggered(&plan), ["new"]);
         assert_eq!(results(&plan), ["reader Successful", "new Successful", "web Successful"]);
         assert_eq!(plan.status.finish_time, Some(Time(at(400))));
+    }
+
+    #[test]
+    fn workloads_that_are_still_open_are_tried_again_while_the_list_names_them() {
+        let open = |name: &str| json!({ "workload": reference("Deployment", "default", name) });
+        let pending = json!({ "status": {
+            "observedWorkloads": [open("dropped"), open("web")], "observedGeneration": 1,
+        } });
+        let plan = decide(&view(pending, None), at(200));
+        assert_eq!(triggered(&plan), ["reader", "web"]);
+        let expected = ["reader Successful", "gone Failed ReferencedBindingNotFound", "web Successful"];
+        assert_eq!(results(&plan), expected, "what the list no longer names is forgotten");
+        assert_eq!(plan.status.finish_time, Some(Time(at(200))));
+    }
+
+    #[test]
+    fn a_workload_that_failed_is_not_tried_again_though_its_binding_has_come() {
+        let failed = json!({
+            "workload": reference("Deployment", "default", "web"), "result": "Failed",
+            "reason": REFERENCED_BINDING_NOT_FOUND,
+        });
+        let status = json!({ "status": { "observedWorkloads": [failed], "observedGeneration": 1 } });
+        let plan = decide(&view(status, None), at(200));
+        assert_eq!(triggered(&plan), ["reader"]);
+        assert_eq!(results(&plan)[2], "web Failed ReferencedBindingNotFound", "as upstream");
+    }
+
+    #[test]
+    fn a_request_without_news_keeps_its_end() {
+        let done = decide(&view(json!({}), None), at(200)).status;
+        let status = |generation: i64| {
+            let status = json!({ "status": serde_json::to_value(&done).expect("a status") });
+            merged(status, json!({ "metadata": { "generation": generation } }))
+        };
+        let end = |generation: i64| decide(&view(status(generation), None), at(900)).status.finish_time;
+        assert_eq!(end(1), Some(Time(at(200))));
+        assert_eq!(end(2), Some(Time(at(900))), "it was edited, so its time to live begins anew");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! Watches: Clusters (their conditions and actions), Remedies.
 //! Writes:  `status.remedyActions` of Clusters.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,6 +25,11 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
     plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.clusters);
     let pushed = queue.clone();
@@ -43,8 +51,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 /// Returns whether a cluster may need other actions, or whether its actions were changed by others.
@@ -183,6 +190,29 @@ mod tests {
             ("no cluster is named", none(), named(&[]), None),
             ("sorted, each once", none(), two, Some(&["A", "B", "C"])),
             ("the cluster leaves", deleting(), vec![remedy(none())], None),
+            ("a reason that names no condition", none(), on(vec![none()]), None),
+            (
+                "it is named, and its condition does not hold",
+                none(),
+                vec![remedy(json!({
+                    "clusterAffinity": { "clusterNames": ["m1"] },
+                    "decisionMatches": [when("Ready", "Equal", "True")],
+                }))],
+                None,
+            ),
+            ("nothing is to be done", none(), vec![remedy(json!({ "actions": [] }))], None),
+            (
+                "written by others in another order",
+                json!({ "status": { "remedyActions": ["B", "A"] } }),
+                vec![remedy(json!({ "actions": ["A", "B"] }))],
+                Some(&["A", "B"]),
+            ),
+            (
+                "more than is asked for",
+                json!({ "status": { "remedyActions": ["Alarm", "TrafficControl"] } }),
+                vec![remedy(none())],
+                set,
+            ),
         ];
         for (name, otherwise, remedies, expected) in cases {
             let view = View { cluster: Arc::new(cluster("m1", "False", otherwise)), remedies };
@@ -196,11 +226,13 @@ mod tests {
         let key = Key::new("", "m1");
         let plain = || ("True", json!({}));
         let acting = || ("True", json!({ "status": { "remedyActions": ["TrafficControl"] } }));
+        let two = |one: &str, other: &str| ("True", json!({ "status": { "remedyActions": [one, other] } }));
         let cases = [
             ("it is new", None, Some(plain()), true),
             ("its condition changed", Some(plain()), Some(("False", json!({}))), true),
             ("somebody took its actions away", Some(acting()), Some(plain()), true),
             ("nothing that counts", Some(plain()), Some(plain()), false),
+            ("the same actions in another order", Some(two("A", "B")), Some(two("B", "A")), false),
             ("it is gone", Some(plain()), None, false),
         ];
         for (name, old, new, expected) in cases {

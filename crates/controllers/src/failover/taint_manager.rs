@@ -7,7 +7,7 @@
 //! `--enable-no-execute-taint-eviction`. The taints are set by administrators or by a ClusterTaintPolicy.
 //! Four things delay an eviction: the seconds of a toleration, a cluster that was lost or came back a moment
 //! ago (others may be about to follow), [an outage](super::halt) of too many clusters, and [the
-//! pace](super::pace).
+//! throttle](super::throttle).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::evict;
 use super::halt::Halt;
 use super::metrics::{METRICS, Waiting};
-use super::pace::Pace;
+use super::throttle::Throttle;
 use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
@@ -40,7 +40,7 @@ const WORKERS: usize = 3;
 struct Manager {
     plane: Arc<Plane>,
     halt: Arc<Halt>,
-    pace: Pace<Key>,
+    throttle: Throttle<Key>,
     /// How long the state of a cluster has to be the same before it counts: others that were lost for the same reason are
     /// known by then, and a taint that a returned cluster had is gone.
     settle: Duration,
@@ -88,7 +88,7 @@ impl Manager {
         Arc::new(Self {
             plane: plane.clone(),
             halt: plane.halt().clone(),
-            pace: Pace::new(plane.failover.evictions_per_second),
+            throttle: Throttle::new(plane.failover.evictions_per_second),
             settle,
         })
     }
@@ -273,7 +273,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     }
 
     async fn apply(&self, key: &Key, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
-        let pace = &self.manager.pace;
+        let throttle = &self.manager.throttle;
         let again = |wait: Option<Duration>| match plan.again.into_iter().chain(wait).min() {
             Some(wait) => Outcome::After(wait),
             None => Outcome::Done,
@@ -285,13 +285,13 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.spare(key);
         } else {
             self.waiting.note(key, plan.evict.iter().map(|task| task.from_cluster.clone()).collect());
-            if let Some(wait) = pace.wait(key) {
+            if let Some(wait) = throttle.wait(key) {
                 return Ok(again(Some(wait)));
             }
             // An eviction whose write failed keeps its turn: it is retried without waiting at the end of the
             // line.
             self.evict(&view.binding, &plan.evict).await?;
-            pace.taken(key);
+            throttle.taken(key);
             self.waiting.note(key, Vec::new());
         }
         match plan.waiting {
@@ -304,7 +304,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 impl<B: StoredBinding> Controller<B> {
     /// Records that a binding is not evicted.
     fn spare(&self, key: &Key) {
-        self.manager.pace.give_back(key);
+        self.manager.throttle.give_back(key);
         self.waiting.note(key, Vec::new());
     }
 
@@ -521,7 +521,7 @@ mod tests {
         let key = Key::of(binding.as_ref());
         // Two others have had their turns; one more is free at once, the next is in half an hour.
         for other in ["one", "other"] {
-            assert_eq!(manager.pace.wait(&Key::new("", other)), None);
+            assert_eq!(manager.throttle.wait(&Key::new("", other)), None);
         }
         world.refuse(http::Method::PATCH, "web-configmap", 500, "InternalError");
         assert!(!matches!(world.once(controller.as_ref(), &key).await, Outcome::Done));

@@ -3,6 +3,9 @@
 //! Watches: Clusters (new ones, their conditions), ClusterTaintPolicies (new ones, changes of their spec).
 //! Writes:  `spec.taints` of Clusters. A policy that is deleted leaves its taints where they are, as upstream.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 
 use api::cluster::Cluster;
@@ -26,6 +29,11 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
     plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.clusters);
     let pushed = queue.clone();
@@ -46,8 +54,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 fn is_news(change: &Change<'_, Cluster>) -> bool {
@@ -270,6 +277,58 @@ mod tests {
             ),
             ("both must hold", "False", vec![], network.clone(), vec![add(both)], None),
             ("the cluster leaves", "False", vec![], deleting(), vec![policy("p", none())], None),
+            (
+                "both hold",
+                "False",
+                vec![],
+                network.clone(),
+                vec![add(json!([
+                    condition("Ready", "In", &["False"]),
+                    condition("NetworkReady", "In", &["False", "Unknown"])
+                ]))],
+                added,
+            ),
+            (
+                "several taints, without a value",
+                "False",
+                vec!["b"],
+                none(),
+                vec![policy(
+                    "p",
+                    spec(json!({ "taints": [
+                        { "key": "a", "effect": "NoSchedule" }, { "key": "b", "effect": "NoExecute" },
+                        { "key": "b", "effect": "NoSchedule" },
+                    ] })),
+                )],
+                Some("b=old:NoExecute a:NoSchedule b:NoSchedule"),
+            ),
+            (
+                "it recovers, and the taint has another effect",
+                "True",
+                vec!["dead"],
+                none(),
+                vec![policy("p", spec(json!({ "taints": [{ "key": "dead", "effect": "NoSchedule" }] })))],
+                None,
+            ),
+            (
+                "reasons to add it and to remove it",
+                "False",
+                vec![],
+                none(),
+                vec![policy(
+                    "p",
+                    spec(json!({ "removeOnConditions": [condition("Ready", "In", &["False"])] })),
+                )],
+                None,
+            ),
+            (
+                "nothing would ever remove it",
+                "True",
+                vec!["dead"],
+                none(),
+                vec![policy("p", spec(json!({ "removeOnConditions": [] })))],
+                None,
+            ),
         ];
         for (name, ready, taints, otherwise, policies, expected) in cases {
             assert_eq!(decided(ready, &taints, otherwise, policies).as_deref(), expected, "{name}");
@@ -289,6 +348,29 @@ mod tests {
             decided("False", &["dead"], json!({}), vec![removing, policy("b", json!({}))]).as_deref(),
             Some("")
         );
+    }
+
+    #[test]
+    fn of_two_policies_of_one_age_the_name_decides() {
+        let on_false = json!([{ "conditionType": "Ready", "operator": "In", "statusValues": ["False"] }]);
+        let removing = |name: &str| {
+            policy(name, spec(json!({ "addOnConditions": [], "removeOnConditions": on_false.clone() })))
+        };
+        let after = vec![removing("b"), policy("a", json!({}))];
+        assert_eq!(decided("False", &[], json!({}), after), None, "b takes off what a adds");
+        let before = vec![policy("b", json!({})), removing("a")];
+        assert_eq!(decided("False", &[], json!({}), before).as_deref(), Some("dead=v:NoExecute"));
+    }
+
+    #[test]
+    fn a_taint_begins_at_a_full_second() {
+        let view = View {
+            cluster: Arc::new(cluster("m1", "False", json!({}))),
+            policies: vec![policy("p", json!({}))],
+        };
+        let now = Timestamp::from_millisecond(7_900).expect("a time");
+        let taints = decide(&view, now).taints.expect("a taint");
+        assert_eq!(taints[0].time_added, Some(Time(at(7))), "as the server stores it");
     }
 
     #[test]

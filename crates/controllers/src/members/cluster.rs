@@ -1,9 +1,11 @@
 //! Keeps a Cluster's execution namespace, finalizer and readiness taints, and removes them when the cluster
 //! leaves.
 //!
-//! Watches: Cluster (root), execution namespaces.
-//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; of bindings that no policy
-//!          is behind, or whose scheduling is suspended, the cluster that has left.
+//! Watches: Cluster (root), execution namespaces; reads Works (those of a cluster that leaves). `monitor`, which runs with it, reads
+//!          Leases.
+//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; when a cluster leaves, the
+//!          finalizer of Works that its agent will never remove, and bindings that no policy is behind, or whose scheduling is
+//!          suspended: they forget the cluster. `monitor` writes the Ready condition of clusters whose agents are silent.
 //!
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more. Works are let go of in the name of those
@@ -26,7 +28,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 use scheduler::trigger::{is_backed, is_suspended};
 
@@ -78,6 +80,8 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
 pub(crate) struct View {
     cluster: Arc<Cluster>,
     space: Space,
+    /// The execution namespace itself, of a cluster that leaves.
+    namespace: Option<Namespace>,
     /// The Works in its execution namespace that are held for the member.
     held: Vec<Arc<Work>>,
     /// Those that are being deleted and wait for controllers that do not run here, with their finalizers.
@@ -202,20 +206,21 @@ impl Reconcile for Controller {
         let space = api::names::execution_space(name);
         if !is_leaving(&cluster) {
             let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
-            let (held, abandoned) = (Vec::new(), Vec::new());
-            return Ok(Some(View { cluster, space, held, abandoned, bound: Bound::default() }));
+            let (namespace, held, abandoned) = (None, Vec::new(), Vec::new());
+            let bound = Bound::default();
+            return Ok(Some(View { cluster, space, namespace, held, abandoned, bound }));
         }
         // An object that is not in the mirror may still exist, so the server is asked before the finalizer is
         // removed.
-        let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
+        let namespace = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
         let keys = shared.mirrors.works.keys(|key| key.namespace == space);
         let works: Vec<_> = keys.iter().filter_map(|key| shared.mirrors.works.find(key)).collect();
         let absent = absent(shared);
         let abandoned = works.iter().flat_map(|work| waits_for(work, &absent)).collect();
         let held = works.into_iter().filter(|work| has_finalizer(work, finalizers::EXECUTION)).collect();
-        let space = Space::of(found.as_ref());
+        let space = Space::of(namespace.as_ref());
         let bound = if space == Space::Missing { bound(shared, name).await? } else { Bound::default() };
-        Ok(Some(View { cluster, space, held, abandoned, bound }))
+        Ok(Some(View { cluster, space, namespace, held, abandoned, bound }))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {
@@ -232,7 +237,11 @@ impl Reconcile for Controller {
         }
         match plan.space {
             Some(SpaceStep::Create) => create_space(shared, &view.cluster, name).await?,
-            Some(SpaceStep::Delete) => delete_space(shared, &view.cluster, name).await?,
+            Some(SpaceStep::Delete) => {
+                if let Some(namespace) = &view.namespace {
+                    delete_space(shared, &view.cluster, namespace, name).await?;
+                }
+            }
             None => {}
         }
         if let Some(mark) = plan.mark {
@@ -295,17 +304,21 @@ async fn create_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<
     }
 }
 
-async fn delete_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<(), Error> {
-    let namespaces = Api::<Namespace>::all(shared.client().clone());
-    match namespaces.delete(&api::names::execution_space(name), &DeleteParams::default()).await {
-        Ok(_) => {
+async fn delete_space(
+    shared: &Shared,
+    cluster: &Cluster,
+    namespace: &Namespace,
+    name: &str,
+) -> Result<(), Error> {
+    match shared.writer.delete(namespace).await {
+        Ok(()) => {
             let message = format!("Removed execution space for cluster({name}).");
             shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
             Ok(())
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        // It is being deleted already, or another one has its name by now: the next look shows which.
+        Err(error) if error.is_conflict() => Ok(()),
         Err(error) => {
-            let error = Error::from(error);
             shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_FAILED, error.to_string());
             Err(error)
         }
@@ -476,8 +489,8 @@ mod tests {
     fn view(ready: &str, otherwise: Value, space: Space, scheduled: bool) -> View {
         let held = vec![work("m1", json!({}))];
         let bound = Bound { scheduled, ..Bound::default() };
-        let abandoned = Vec::new();
-        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, abandoned, bound }
+        let cluster = Arc::new(cluster("m1", ready, otherwise));
+        View { cluster, space, namespace: None, held, abandoned: Vec::new(), bound }
     }
 
     #[test]

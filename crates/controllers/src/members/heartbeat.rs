@@ -155,6 +155,9 @@ impl Reconcile for Heartbeat {
     }
 
     async fn apply(&self, name: &String, _: View, plan: Plan) -> Result<Outcome, Error> {
+        // Not by the `Writer`: no mirror follows Leases, and a Lease is replaced as a whole. The replacement is refused
+        // if the Lease has another version, or is gone, so a control plane that was restored is noticed ([`Signs`]).
+        // It is on disk before it is answered: one that a crash of the control plane loses would look like a backup.
         let leases = self.leases();
         // If the write fails, the known Lease is dropped, and the next attempt reads it.
         self.last.lock().take();

@@ -21,11 +21,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
-use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
-use serde_json::json;
+use runtime::{Error, Guard, Outcome, Queue, Reconcile, UNLIMITED, controller};
 use tokio::time::Instant;
 
 use super::Shared;
@@ -196,20 +194,18 @@ impl Signs {
 }
 
 async fn write(shared: &Shared, name: &str, cluster: &Cluster, verdict: Condition) {
-    let mut all = cluster.status.conditions.clone();
-    set_condition(&mut all, verdict);
-    let patch = json!({
-        "metadata": { "resourceVersion": cluster.metadata.resource_version },
-        "status": { "conditions": all },
-    });
-    let clusters = Api::<Cluster>::all(shared.client().clone());
-    if let Err(error) = clusters.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-        tracing::debug!(cluster = name, %error, "verdict not written, the next look writes it");
+    let mut judged = cluster.clone();
+    set_condition(&mut judged.status.conditions, verdict);
+    match shared.writer.update_status(cluster, &judged, Guard::Version).await {
+        Ok(written) => written.into_iter().for_each(|written| shared.mirrors.clusters.note(written)),
+        Err(error) => tracing::debug!(cluster = name, %error, "verdict not written, the next look writes it"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const GRACE: Grace = Grace { startup: Duration::from_secs(60), monitor: Duration::from_secs(40) };

@@ -7,6 +7,9 @@
 //! `clusteragent`, such as a bootstrap token, may request one for a new agent. `admission::agents` recognises
 //! the requests of agents. People have to answer all others.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 
 use admission::agents::CertificateRequest;
@@ -17,7 +20,7 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use runtime::{Error, Outcome, Queue, Reconcile, controller};
 use serde_json::json;
 
@@ -40,6 +43,11 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
     plane.tell_panics_by_name(&queue, COMPONENT, &plane.mirrors.certificate_requests);
     let pushed = queue.clone();
@@ -48,8 +56,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(change.key.name.clone());
         }
     });
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 /// Returns whether a request is still unanswered.
@@ -102,6 +109,7 @@ impl Controller {
                 },
             },
         }))?;
+        // A review is a question: nothing is stored, so this is not for the `Writer`.
         let reviews = Api::<SubjectAccessReview>::all(self.plane.client().clone());
         let answer = reviews.create(&PostParams::default(), &review).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
@@ -139,8 +147,8 @@ impl Reconcile for Controller {
             }
         };
         let now = Time(Timestamp::now());
-        let status = view.request.status.clone().unwrap_or_default();
-        let mut conditions = status.conditions.unwrap_or_default();
+        let mut approved = view.request.as_ref().clone();
+        let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
         conditions.push(CertificateSigningRequestCondition {
             type_: APPROVED.to_owned(),
             status: "True".to_owned(),
@@ -149,12 +157,8 @@ impl Reconcile for Controller {
             last_update_time: Some(now.clone()),
             last_transition_time: Some(now),
         });
-        let patch = json!({
-            "metadata": { "resourceVersion": view.request.metadata.resource_version },
-            "status": { "conditions": conditions },
-        });
-        let requests = Api::<CertificateSigningRequest>::all(self.plane.client().clone());
-        requests.patch_subresource("approval", name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let mirror = &self.plane.mirrors.certificate_requests;
+        self.plane.writer.update_approval(mirror, &view.request, &approved).await?;
         Ok(Outcome::Done)
     }
 }
@@ -164,7 +168,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::fixtures::read;
+    use crate::fixtures::{deleting, merged, read};
 
     fn view(requester: &str, agent: Option<&str>, rights: [bool; 2], status: Value) -> View {
         let request = json!({
@@ -199,9 +203,37 @@ mod tests {
                 Plan::Nothing("it is not an agent's"),
             ),
             ("answered", view(a, Some(a), [true, true], approved), Plan::Nothing("it has been answered")),
+            ("itself, with both rights", view(a, Some(a), [true, true], json!({})), Plan::Approve(own)),
+            ("itself, by the wider right", view(a, Some(a), [false, true], json!({})), Plan::Approve(any)),
+            (
+                "the agent of another cluster",
+                view("system:karmada:agent:b", Some(a), [true, false], json!({})),
+                Plan::Nothing("the requester may not"),
+            ),
+            ("a token with both rights", view(token, Some(a), [true, true], json!({})), Plan::Approve(any)),
         ];
         for (name, view, expected) in cases {
             assert_eq!(decide(&view), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn which_requests_are_pending() {
+        let condition =
+            |kind: &str| json!({ "status": { "conditions": [{ "type": kind, "status": "True" }] } });
+        let cases = [
+            ("it is new", json!({}), true),
+            ("it has an empty status", json!({ "status": {} }), true),
+            ("somebody approved it", condition("Approved"), false),
+            ("somebody denied it", condition("Denied"), false),
+            ("it failed, which is the signer's word", condition("Failed"), true),
+            ("it has its certificate", json!({ "status": { "certificate": "eA==" } }), false),
+            ("it is being deleted", deleting(), false),
+        ];
+        for (name, otherwise, expected) in cases {
+            let base = json!({ "metadata": { "name": "r" }, "spec": { "request": "", "signerName": "s" } });
+            let request: CertificateSigningRequest = read(merged(base, otherwise));
+            assert_eq!(is_pending(&request), expected, "{name}");
         }
     }
 }

@@ -26,8 +26,6 @@ use api::policy::{ClusterPropagationPolicy, Placement, PropagationPolicy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference as Involved;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::withdrawal::{self, AtStake, Limits, Recent, State};
@@ -198,19 +196,11 @@ fn policy_of(metadata: &ObjectMeta) -> Option<Key> {
 
 /// Patches a policy and updates the mirror at once. It is fine if the policy is gone.
 async fn annotate(plane: &Plane, policy: &Key, patch: Value) -> Result<(), Error> {
-    let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-    let client = plane.client().clone();
-    let done = if policy.namespace.is_empty() {
-        let api = Api::<ClusterPropagationPolicy>::all(client);
-        let answer = api.patch(&policy.name, &parameters, &patch).await;
-        answer.map(|answer| plane.mirrors.cluster_policies.note(answer))
+    let (writer, mirrors) = (&plane.writer, &plane.mirrors);
+    if policy.namespace.is_empty() {
+        writer.patch_mirrored(&mirrors.cluster_policies, policy, patch).await.map(drop)
     } else {
-        let api = Api::<PropagationPolicy>::namespaced(client, &policy.namespace);
-        api.patch(&policy.name, &parameters, &patch).await.map(|answer| plane.mirrors.policies.note(answer))
-    };
-    match done {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        done => Ok(done?),
+        writer.patch_mirrored(&mirrors.policies, policy, patch).await.map(drop)
     }
 }
 

@@ -215,6 +215,33 @@ async fn a_namespace_that_cannot_be_deleted_is_told() {
 }
 
 #[tokio::test]
+async fn a_namespace_that_was_made_again_meanwhile_is_not_deleted_in_place_of_the_old_one() {
+    let test = Test::new().await;
+    test.join(ready()).await;
+    assert_eq!(test.once().await, Outcome::Done);
+    test.tell_to_leave().await;
+    let view = test.controller.observe(&test.name).await.expect("the server answers").expect("a cluster");
+    let plan = decide(&view, Timestamp::now());
+    assert_eq!(plan.space, Some(SpaceStep::Delete));
+    // Between the look and the write, somebody deletes the namespace and makes another one.
+    let spaces = test.world.api::<Namespace>("");
+    let name = api::names::execution_space(&test.name);
+    spaces.delete(&name, &DeleteParams::default()).await.expect("deleted");
+    test.space_is_gone().await;
+    test.world.namespace(&name).await;
+    test.world.writes();
+    let outcome = test.controller.apply(&test.name, view, plan).await.expect("the next look is at the other");
+    assert_eq!(outcome, Outcome::After(NAMESPACE_WAIT));
+    assert_eq!(test.world.writes(), ["DELETE karmada-es-*-m1"]);
+    let space = test.space().await.expect("it is still there");
+    assert!(space.metadata.deletion_timestamp.is_none(), "and stays");
+    // The next look sees it, and deletes that very one.
+    assert_eq!(test.once().await, Outcome::After(NAMESPACE_WAIT));
+    test.space_is_gone().await;
+    test.end().await;
+}
+
+#[tokio::test]
 async fn works_of_a_dead_agent_are_let_go() {
     let test = Test::new().await;
     test.join(json!({ "spec": { "syncMode": "Pull" } })).await;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use http::Method;
 use runtime::Key;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::fixtures::{at, cluster};
@@ -125,9 +125,10 @@ async fn a_silent_agent_is_noticed_and_told_once() {
     test.world.environment.mirrors.clusters.note(changed);
     assert_eq!(test.once().await, again);
     assert_eq!(test.ready().await, "Unknown");
-    let silent = test.world.api::<Cluster>("").get(&test.name).await.expect("it exists");
-    test.world.environment.mirrors.clusters.note(silent);
-    test.world.writes();
+    let known = test.world.environment.mirrors.clusters.get("", &test.name).expect("known");
+    let known = known.status.condition(conditions::READY).expect("a condition").status.clone();
+    assert_eq!(known, "Unknown", "the mirror knows of our own write at once");
+    assert_eq!(test.world.writes(), ["PATCH clusters/*-m1/status", "PATCH clusters/*-m1/status"]);
     assert_eq!(test.once().await, again, "its condition moved, which is a sign");
     assert_eq!(test.once().await, again);
     assert_eq!(test.world.writes(), [""; 0], "it is known");

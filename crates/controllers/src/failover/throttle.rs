@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_secs(60);
 
 /// Gives turns to keys.
 #[derive(Debug)]
-pub(super) struct Pace<K> {
+pub(super) struct Throttle<K> {
     interval: Duration,
     state: Mutex<State<K>>,
 }
@@ -34,7 +34,7 @@ struct State<K> {
     next: Option<Instant>,
 }
 
-impl<K: Eq + Hash + Clone> Pace<K> {
+impl<K: Eq + Hash + Clone> Throttle<K> {
     pub(super) fn new(per_second: f64) -> Self {
         // What is too long for a Duration is one, too.
         let interval = Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(STANDSTILL);
@@ -91,56 +91,56 @@ mod tests {
 
     #[test]
     fn a_few_begin_at_once_and_the_others_take_turns() {
-        let (pace, secs) = (Pace::new(0.5), Duration::from_secs);
+        let (throttle, secs) = (Throttle::new(0.5), Duration::from_secs);
         let start = Instant::now() + secs(1000);
-        let waits: Vec<Option<Duration>> = (0..5).map(|key| pace.wait_at(&key, start)).collect();
+        let waits: Vec<Option<Duration>> = (0..5).map(|key| throttle.wait_at(&key, start)).collect();
         assert_eq!(waits, [None, None, None, Some(secs(2)), Some(secs(4))]);
-        assert_eq!(pace.wait_at(&4, start + secs(1)), Some(secs(3)), "a key keeps its turn");
-        assert_eq!(pace.wait_at(&4, start + secs(4)), None);
-        pace.taken(&4);
-        assert_eq!(pace.wait_at(&4, start + secs(4)), Some(secs(2)), "and has it once");
+        assert_eq!(throttle.wait_at(&4, start + secs(1)), Some(secs(3)), "a key keeps its turn");
+        assert_eq!(throttle.wait_at(&4, start + secs(4)), None);
+        throttle.taken(&4);
+        assert_eq!(throttle.wait_at(&4, start + secs(4)), Some(secs(2)), "and has it once");
         // After a long rest it is as in the beginning.
         let waits: Vec<Option<Duration>> =
-            (10..14).map(|key| pace.wait_at(&key, start + secs(900))).collect();
+            (10..14).map(|key| throttle.wait_at(&key, start + secs(900))).collect();
         assert_eq!(waits, [None, None, None, Some(secs(2))]);
     }
 
     #[test]
     fn a_turn_that_nobody_takes_delays_nobody() {
-        let (pace, secs) = (Pace::new(0.5), Duration::from_secs);
+        let (throttle, secs) = (Throttle::new(0.5), Duration::from_secs);
         let start = Instant::now() + secs(1000);
         for key in 0..1000 {
-            pace.wait_at(&key, start);
+            throttle.wait_at(&key, start);
         }
-        assert_eq!(pace.wait_at(&2000, start), Some(secs(1996)), "behind all others");
+        assert_eq!(throttle.wait_at(&2000, start), Some(secs(1996)), "behind all others");
         let later = start + secs(10);
-        (0..1000).for_each(|key| pace.give_back(&key));
-        assert_eq!(pace.wait_at(&2000, later), None, "who waits moves up");
+        (0..1000).for_each(|key| throttle.give_back(&key));
+        assert_eq!(throttle.wait_at(&2000, later), None, "those that wait move up");
         // Not all at once, though: the turns are as far from each other as ever.
-        let waits: Vec<Option<Duration>> = (3000..3004).map(|key| pace.wait_at(&key, later)).collect();
+        let waits: Vec<Option<Duration>> = (3000..3004).map(|key| throttle.wait_at(&key, later)).collect();
         assert_eq!(waits, [None, None, Some(secs(2)), Some(secs(4))]);
-        pace.taken(&2000);
-        pace.taken(&3000);
-        assert_eq!(pace.wait_at(&3004, later), Some(secs(6)), "a turn that was taken does not come back");
+        throttle.taken(&2000);
+        throttle.taken(&3000);
+        assert_eq!(throttle.wait_at(&3004, later), Some(secs(6)), "a turn that was taken does not come back");
     }
 
     #[test]
-    fn who_waits_for_long_asks_again_meanwhile() {
-        let pace = Pace::new(0.0);
-        assert_eq!((0..4).filter_map(|key| pace.wait(&key)).max(), Some(REST));
+    fn a_key_that_waits_for_long_asks_again_meanwhile() {
+        let throttle = Throttle::new(0.0);
+        assert_eq!((0..4).filter_map(|key| throttle.wait(&key)).max(), Some(REST));
     }
 
     #[test]
     fn a_rate_of_zero_is_a_standstill() {
-        let pace = Pace::new(0.0);
+        let throttle = Throttle::new(0.0);
         let start = Instant::now() + STANDSTILL * 3;
         for key in 0..3 {
-            assert_eq!(pace.wait_at(&key, start), None);
+            assert_eq!(throttle.wait_at(&key, start), None);
         }
-        assert_eq!(pace.wait_at(&3, start), Some(STANDSTILL));
+        assert_eq!(throttle.wait_at(&3, start), Some(STANDSTILL));
         for rate in [1e-9, 1e-30, f64::MIN_POSITIVE, 5e-324] {
-            assert_eq!(Pace::<u8>::new(rate).interval, STANDSTILL, "{rate}");
+            assert_eq!(Throttle::<u8>::new(rate).interval, STANDSTILL, "{rate}");
         }
-        assert_eq!(Pace::<u8>::new(f64::MAX).interval, Duration::ZERO);
+        assert_eq!(Throttle::<u8>::new(f64::MAX).interval, Duration::ZERO);
     }
 }
