@@ -13,7 +13,7 @@ use api::autoscaling::{
     ResourceMetricSource,
 };
 
-use crate::request::{Denial, canonical, deny_if_any, part, set_spec, spec};
+use crate::request::{Denial, Request, canonical, deny_if_any, part, set_spec, spec, too_many};
 use crate::{metadata, resources};
 
 const DEFAULT_CPU_UTILIZATION: i32 = 80;
@@ -21,6 +21,9 @@ const DEFAULT_CPU_UTILIZATION: i32 = 80;
 const PERIOD_MAX: i32 = 1800;
 /// Longest time that earlier recommendations are remembered, in seconds.
 const WINDOW_MAX: i32 = 3600;
+
+/// So many metrics may one autoscaler ask for; each is a request to members. Users have a handful.
+const METRICS_MAX: usize = 100;
 
 const SOURCES: [&str; 4] = ["ContainerResource", "Object", "Pods", "Resource"];
 
@@ -116,9 +119,13 @@ fn rebuilt(
     rules
 }
 
-pub(crate) fn validate(object: &Value) -> Result<(), Denial> {
+pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
+    let scaler: FederatedHPASpec = spec(object)?;
+    let path = Path::new("spec");
+    let metrics = too_many(request, object, &path.child("metrics"), scaler.metrics.len(), METRICS_MAX);
+    deny_if_any(metrics.as_slice())?;
     let mut errors = metadata::namespaced(object);
-    errors.extend(check(&spec(object)?, &Path::new("spec")));
+    errors.extend(check(&scaler, &path));
     let status: HPAStatus = part(object, "status")?;
     for (field, replicas) in
         [("currentReplicas", status.current_replicas), ("desiredReplicas", status.desired_replicas)]
@@ -465,5 +472,37 @@ mod tests {
                  1800",
             ]
         );
+    }
+
+    #[test]
+    fn finding_19_there_are_only_so_many_metrics() {
+        let object = |count: usize| {
+            let metrics = vec![
+                json!({ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 50 } } });
+                count
+            ];
+            let target = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" });
+            json!({
+                "metadata": { "name": "s", "namespace": "ns" },
+                "spec": { "maxReplicas": 3, "scaleTargetRef": target, "metrics": metrics },
+            })
+        };
+        let judge = |old: Option<&Value>, object: &Value| {
+            let request = Request {
+                operation: crate::Operation::Update,
+                group: "autoscaling.karmada.io",
+                version: "v1alpha1",
+                kind: "FederatedHPA",
+                namespace: "ns",
+                old,
+            };
+            validate(&request, object).map_err(|denial| denial.message)
+        };
+        assert_eq!(judge(None, &object(METRICS_MAX)), Ok(()));
+        let (long, most) = (object(METRICS_MAX + 1), METRICS_MAX);
+        let message = format!("spec.metrics: Too many: {}: must have at most {most} items", most + 1);
+        assert_eq!(judge(None, &long), Err(message.clone()));
+        assert_eq!(judge(Some(&object(1)), &long), Err(message));
+        assert_eq!(judge(Some(&long), &long), Ok(()), "it was stored before, and is not changed");
     }
 }

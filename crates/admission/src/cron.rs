@@ -9,12 +9,19 @@ use api::Kind;
 use api::autoscaling::{CronFederatedHPARule, CronFederatedHPASpec, FederatedHPA};
 
 use crate::autoscaling::reference;
-use crate::request::{Denial, deny_if_any, spec};
+use crate::request::{Denial, Request, deny_if_any, spec, too_many};
 use crate::{metadata, schedule};
 
-pub(crate) fn validate(object: &Value) -> Result<(), Denial> {
+/// So many rules may one object have. A rule for every hour of a week is 168.
+const RULES_MAX: usize = 500;
+
+pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
+    let scaler: CronFederatedHPASpec = spec(object)?;
+    let path = Path::new("spec");
+    let rules = too_many(request, object, &path.child("rules"), scaler.rules.len(), RULES_MAX);
+    deny_if_any(rules.as_slice())?;
     let mut errors = metadata::namespaced(object);
-    errors.extend(check(&spec(object)?, &Path::new("spec")));
+    errors.extend(check(&scaler, &path));
     deny_if_any(&errors)
 }
 
@@ -167,5 +174,36 @@ mod tests {
         assert_eq!(zone_fault("Mars/Olympus").as_deref(), Some("unknown time zone Mars/Olympus"));
         assert_eq!(zone_fault("europe/berlin").as_deref(), Some("unknown time zone europe/berlin"));
         assert_eq!(zone_fault("../etc/passwd").as_deref(), Some("time: invalid location name"));
+    }
+
+    #[test]
+    fn finding_19_there_are_only_so_many_rules() {
+        let object = |count: usize| {
+            let rules = (0..count)
+                .map(|index| json!({ "name": format!("r{index}"), "schedule": "* * * * *", "targetReplicas": 1 }))
+                .collect::<Vec<Value>>();
+            let target = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" });
+            json!({
+                "metadata": { "name": "s", "namespace": "ns" },
+                "spec": { "scaleTargetRef": target, "rules": rules },
+            })
+        };
+        let judge = |old: Option<&Value>, object: &Value| {
+            let request = Request {
+                operation: crate::Operation::Update,
+                group: "autoscaling.karmada.io",
+                version: "v1alpha1",
+                kind: "CronFederatedHPA",
+                namespace: "ns",
+                old,
+            };
+            validate(&request, object).map_err(|denial| denial.message)
+        };
+        assert_eq!(judge(None, &object(RULES_MAX)), Ok(()));
+        let (long, most) = (object(RULES_MAX + 1), RULES_MAX);
+        let message = format!("spec.rules: Too many: {}: must have at most {most} items", most + 1);
+        assert_eq!(judge(None, &long), Err(message.clone()));
+        assert_eq!(judge(Some(&object(1)), &long), Err(message));
+        assert_eq!(judge(Some(&long), &long), Ok(()), "it was stored before, and is not changed");
     }
 }

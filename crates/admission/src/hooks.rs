@@ -13,7 +13,7 @@ use crate::request::{Denial, Means, Operation, Request, Settings, label};
 use crate::rights::{self, Reading};
 use crate::{
     autoscaling, bindings, cluster, cron, customizations, ingress, interpreters, overrides, propagation,
-    quotas, registries, services, taints, works,
+    quotas, rebalancers, registries, services, taints, works,
 };
 
 /// A rule, or all rules of a kind at one moment of a write.
@@ -157,6 +157,7 @@ const POLICY: &str = api::policy::GROUP;
 const WORK: &str = api::work::GROUP;
 const NETWORKING: &str = api::networking::GROUP;
 const AUTOSCALING: &str = api::autoscaling::GROUP;
+const APPS: &str = api::apps::GROUP;
 const CONFIG: &str = api::config::GROUP;
 
 const PROPAGATION: Kind = Kind(POLICY, "propagationpolicies", "PropagationPolicy", Scope::Namespaced);
@@ -172,6 +173,7 @@ const CLUSTER_BINDING: Kind = Kind(WORK, "clusterresourcebindings", "ClusterReso
 const WORKS: Kind = Kind(WORK, "works", "Work", Scope::Namespaced);
 const HPA: Kind = Kind(AUTOSCALING, "federatedhpas", "FederatedHPA", Scope::Namespaced);
 const CRON: Kind = Kind(AUTOSCALING, "cronfederatedhpas", "CronFederatedHPA", Scope::Namespaced);
+const REBALANCER: Kind = Kind(APPS, "workloadrebalancers", "WorkloadRebalancer", Scope::Cluster);
 const SERVICE: Kind = Kind(NETWORKING, "multiclusterservices", "MultiClusterService", Scope::Namespaced);
 const INGRESS: Kind = Kind(NETWORKING, "multiclusteringresses", "MultiClusterIngress", Scope::Namespaced);
 const INTERPRETER: Kind = Kind(
@@ -187,7 +189,7 @@ const MEMBER: Kind = Kind(api::cluster::GROUP, "clusters", "Cluster", Scope::Clu
 const REGISTRY: Kind = Kind(api::search::GROUP, "resourceregistries", "ResourceRegistry", Scope::Cluster);
 
 /// All rules, those that change objects first.
-pub static HOOKS: [Hook; 26] = [
+pub static HOOKS: [Hook; 27] = [
     rule(
         "propagationpolicy.karmada.io",
         "/mutate-propagationpolicy",
@@ -312,13 +314,13 @@ pub static HOOKS: [Hook; 26] = [
         "federatedhpa.karmada.io",
         "/validate-federatedhpa",
         HPA,
-        Act::Validate(|_, object, _, _| autoscaling::validate(object)),
+        Act::Validate(|request, object, _, _| autoscaling::validate(request, object)),
     ),
     rule(
         "cronfederatedhpa.karmada.io",
         "/validate-cronfederatedhpa",
         CRON,
-        Act::Validate(|_, object, _, _| cron::validate(object)),
+        Act::Validate(|request, object, _, _| cron::validate(request, object)),
     ),
     rule(
         "multiclusterservice.karmada.io",
@@ -360,6 +362,13 @@ pub static HOOKS: [Hook; 26] = [
         "/validate-clustertaintpolicy",
         TAINT,
         Act::Validate(|_, object, settings, _| taints::validate(object, settings)),
+    ),
+    // Not a rule of Karmada: it limits how much one request asks for.
+    rule(
+        "workloadrebalancer.karmada.io",
+        "/validate-workloadrebalancer",
+        REBALANCER,
+        Act::Validate(|request, object, _, _| rebalancers::validate(request, object)),
     ),
     Hook {
         home: Home::ApiServer,

@@ -23,6 +23,7 @@ mod overrides;
 mod placement;
 mod propagation;
 mod quotas;
+mod rebalancers;
 mod registries;
 mod request;
 mod resources;

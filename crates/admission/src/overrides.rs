@@ -1,17 +1,21 @@
 //! OverridePolicy and ClusterOverridePolicy.
 //!
+//! A single policy may have no more rules and overriders than may apply to one object, and no more operations than one patch.
+//!
 //! As upstream, the deprecated single-rule form, plain patches and image values are not looked at.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
+use apimachinery::patch::json::MAX_OPERATIONS;
 use serde_json::Value;
 
+use ::propagation::overrides::{MAX_ENTRIES, MAX_RULES, entries};
 use api::policy::{
     FieldOverrider, OverrideSpec, OverriderOperator, Overriders, PatchOperation, RuleWithCluster,
 };
 
 use crate::placement;
-use crate::request::{Denial, Request, deny_if_any, encode, invalid, set_spec, spec};
+use crate::request::{Denial, Request, deny_if_any, encode, invalid, set_spec, spec, too_many};
 
 /// All annotations of an object together may take this many bytes.
 const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
@@ -44,9 +48,34 @@ fn drop_unset_values(spec: &mut Value) {
 
 pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
     let policy: OverrideSpec = spec(object)?;
+    // Before anything that looks at each of them.
+    deny_if_any(&check_size(request, object, &policy))?;
     // An empty list counts as rules too. The namespaced kind has lost it by now, the other one has not.
     let has_rules = object["spec"].get("overrideRules").is_some_and(Value::is_array);
     deny_if_any(&check(&policy, has_rules, request.namespace))
+}
+
+/// Rules of a policy can all apply to the same object, and so do its overriders.
+fn check_size(request: &Request<'_>, object: &Value, policy: &OverrideSpec) -> Errors {
+    let path = Path::new("spec");
+    let all = || {
+        policy.override_rules.iter().map(|rule| &rule.overriders).chain(std::iter::once(&policy.overriders))
+    };
+    let fields = all().flat_map(|overriders| &overriders.field_overrider);
+    let operations: usize = fields.map(|field| field.json.len() + field.yaml.len()).sum();
+    let limits = [
+        (path.child("overrideRules"), policy.override_rules.len(), MAX_RULES, "rules"),
+        (path.clone(), all().map(entries).sum(), MAX_ENTRIES, "overriders in all rules"),
+        (path.clone(), operations, MAX_OPERATIONS, "operations of field overriders in all rules"),
+    ];
+    limits
+        .into_iter()
+        .filter_map(|(at, count, most, what)| {
+            let mut error = too_many(request, object, &at, count, most)?;
+            error.detail = format!("must have at most {most} {what}");
+            Some(error)
+        })
+        .collect()
 }
 
 fn check(policy: &OverrideSpec, has_rules: bool, namespace: &str) -> Errors {
@@ -228,6 +257,63 @@ mod tests {
         let lenient =
             json!({ "overrideRules": rules, "overriders": { "fieldOverrider": [{ "fieldPath": "x" }] } });
         assert!(fields(lenient).is_empty());
+    }
+
+    #[test]
+    fn finding_19_a_policy_has_only_so_many_rules_and_overriders() {
+        let field = json!({ "fieldPath": "/data/x", "json": [{ "subPath": "/a", "operator": "remove" }] });
+        let rule = |overriders: Value| json!({ "overriders": overriders });
+        let entries = |count: usize| json!({ "fieldOverrider": vec![field.clone(); count] });
+        let operation = json!({ "subPath": "/a", "operator": "remove" });
+        let many = json!({ "fieldOverrider": [{ "fieldPath": "/data/x", "json": vec![operation; 10_001] }] });
+        let cases = [
+            (json!({ "overrideRules": vec![rule(json!({})); 1000] }), None),
+            (
+                json!({ "overrideRules": vec![rule(json!({})); 1001] }),
+                Some("spec.overrideRules: Too many: 1001: must have at most 1000 rules"),
+            ),
+            (json!({ "overrideRules": [rule(entries(500)), rule(entries(500))] }), None),
+            (
+                json!({ "overrideRules": [rule(entries(500)), rule(entries(501))] }),
+                Some("spec: Too many: 1001: must have at most 1000 overriders in all rules"),
+            ),
+            (
+                json!({ "overriders": entries(1001) }),
+                Some("spec: Too many: 1001: must have at most 1000 overriders in all rules"),
+            ),
+            (
+                json!({ "overrideRules": [rule(many)] }),
+                Some(
+                    "spec: Too many: 10001: must have at most 10000 operations of field overriders in all rules",
+                ),
+            ),
+        ];
+        for (spec, expected) in cases {
+            for (kind, namespace) in [("OverridePolicy", "ns"), ("ClusterOverridePolicy", "")] {
+                let found = judge(kind, namespace, spec.clone()).map_err(|denial| denial.message);
+                assert_eq!(found.as_ref().err().map(String::as_str), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn finding_19_a_policy_from_before_the_limits_can_still_be_deleted() {
+        let rules = |count: usize| json!({ "overrideRules": vec![json!({ "overriders": {} }); count] });
+        let stored = json!({ "metadata": { "name": "o", "finalizers": ["f"] }, "spec": rules(1001) });
+        let update = |spec: Value| {
+            let request = Request {
+                operation: Operation::Update,
+                group: "policy.karmada.io",
+                version: "v1alpha1",
+                kind: "ClusterOverridePolicy",
+                namespace: "",
+                old: Some(&stored),
+            };
+            validate(&request, &json!({ "metadata": { "name": "o" }, "spec": spec }))
+        };
+        assert_eq!(update(rules(1001)), Ok(()), "its finalizer goes");
+        assert_eq!(update(rules(1000)), Ok(()));
+        assert!(update(rules(1002)).is_err());
     }
 
     #[test]

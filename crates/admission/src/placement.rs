@@ -14,7 +14,27 @@ use api::policy::{
 use api::go_json;
 use serde_json::Value;
 
-use crate::request::invalid;
+use crate::request::{Request, invalid, too_many};
+
+/// So many affinity terms may a placement have. They are tried one after the other in one decision, and users have two or three.
+pub(crate) const MAX_TERMS: usize = 100;
+
+/// So many overflow tiers may a term have: each is looked at for each cluster.
+pub(crate) const MAX_TIERS: usize = 100;
+
+/// Returns the lists of a placement that are longer than our limits allow.
+pub(crate) fn too_long(request: &Request<'_>, object: &Value, placement: &Placement, path: &Path) -> Errors {
+    let terms = &placement.cluster_affinities;
+    let at = path.child("clusterAffinities");
+    if let Some(error) = too_many(request, object, &at, terms.len(), MAX_TERMS) {
+        return vec![error];
+    }
+    let tiers = terms.iter().enumerate().filter_map(|(index, term)| {
+        let at = at.index(index).child("overflowAffinities");
+        too_many(request, object, &at, term.overflow_affinities.len(), MAX_TIERS)
+    });
+    tiers.collect()
+}
 
 /// Returns what is wrong with a placement.
 pub(crate) fn placement(placement: &Placement, path: &Path) -> Errors {
@@ -225,6 +245,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::Operation;
 
     fn check(value: Value, expected: &[&str]) {
         let value: Placement = serde_json::from_value(value).unwrap();
@@ -233,6 +254,41 @@ mod tests {
             .map(|error| format!("{} {}", error.field, error.detail))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn finding_19_a_placement_has_only_so_many_terms_and_tiers() {
+        let long = |terms: usize, tiers: usize, stored: bool| {
+            let tiers: Vec<Value> =
+                (0..tiers).map(|index| json!({ "affinityName": format!("o{index}") })).collect();
+            let terms: Vec<Value> = (0..terms)
+                .map(|index| json!({ "affinityName": format!("t{index}"), "overflowAffinities": tiers }))
+                .collect();
+            let object = json!({ "spec": { "placement": { "clusterAffinities": terms } } });
+            let placement: Placement = serde_json::from_value(object["spec"]["placement"].clone()).unwrap();
+            let request = Request {
+                operation: Operation::Update,
+                group: "policy.karmada.io",
+                version: "v1alpha1",
+                kind: "PropagationPolicy",
+                namespace: "ns",
+                old: stored.then_some(&object),
+            };
+            let errors = too_long(&request, &object, &placement, &Path::new("spec.placement"));
+            errors.iter().map(ToString::to_string).collect::<Vec<String>>()
+        };
+        assert!(long(MAX_TERMS, MAX_TIERS, false).is_empty());
+        assert_eq!(
+            long(MAX_TERMS + 1, 0, false),
+            ["spec.placement.clusterAffinities: Too many: 101: must have at most 100 items"]
+        );
+        assert_eq!(
+            long(1, MAX_TIERS + 1, false),
+            [
+                "spec.placement.clusterAffinities[0].overflowAffinities: Too many: 101: must have at most 100 items"
+            ]
+        );
+        assert!(long(MAX_TERMS + 1, 0, true).is_empty(), "it was stored before, and is not changed");
     }
 
     #[test]

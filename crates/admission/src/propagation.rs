@@ -93,6 +93,8 @@ fn fill(policy: &mut PropagationSpec, namespace: &str) {
 
 pub(crate) fn validate<P: Propagation>(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
     let policy: PropagationSpec = spec(object)?;
+    let at = Path::new("spec").child("placement");
+    deny_if_any(&placement::too_long(request, object, &policy.placement, &at))?;
     if let (Operation::Update, Some(old)) = (request.operation, request.old) {
         if policy.scheduler_name != spec::<PropagationSpec>(old)?.scheduler_name {
             return Err(Denial::forbidden("the schedulerName should not be updated"));

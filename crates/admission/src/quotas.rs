@@ -1,5 +1,7 @@
 //! FederatedResourceQuota: names and amounts of resources, and whether the shares of clusters fit into the whole.
 
+use std::collections::BTreeMap;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use apimachinery::quantity::Quantity;
@@ -34,9 +36,13 @@ fn check_spec(quota: &FederatedResourceQuotaSpec, path: &Path) -> Errors {
         errors.extend(cluster_name(&assignment.cluster_name, &here));
         errors.extend(amounts(&assignment.hard, &here.child("hard")));
     }
+    // Summed in one pass: a body has room for tens of thousands of names and as many assignments.
+    let mut shares: BTreeMap<&str, Quantity> = BTreeMap::new();
+    for (name, share) in quota.static_assignments.iter().flat_map(|assignment| &assignment.hard) {
+        *shares.entry(name).or_default() += resources::amount(share);
+    }
     for (name, overall) in &quota.overall {
-        let shares = quota.static_assignments.iter().filter_map(|assignment| assignment.hard.get(name));
-        let assigned: Quantity = shares.map(resources::amount).sum();
+        let assigned = shares.remove(name.as_str()).unwrap_or_default();
         let whole = resources::amount(overall);
         if whole < assigned {
             let at = path.child("overall").key(name);
@@ -122,6 +128,27 @@ mod tests {
             ],
         });
         assert_eq!(faults(spec), Vec::<String>::new());
+    }
+
+    #[test]
+    fn finding_19_very_many_names_and_shares_are_summed_in_one_pass() {
+        let names: Vec<String> = (0..20_000).map(|index| format!("example.com/r{index}")).collect();
+        let overall: serde_json::Map<String, Value> =
+            names.iter().map(|name| (name.clone(), json!("2"))).collect();
+        let share = |index: usize| json!({ "clusterName": "m", "hard": { names[index % names.len()].as_str(): "1" } });
+        let assignments: Vec<Value> = (0..names.len() * 2).map(share).collect();
+        let mut spec = json!({ "overall": overall, "staticAssignments": assignments });
+        assert_eq!(faults(spec.clone()), Vec::<String>::new());
+        spec["overall"]["example.com/r7"] = json!("1500m");
+        let found = faults(spec);
+        assert!(
+            found[0].contains("[example.com/r7]") && found[0].contains("must be an integer"),
+            "{found:?}"
+        );
+        assert!(
+            found[1].contains("[example.com/r7]") && found[1].ends_with("overall is less than assignments")
+        );
+        assert_eq!(found.len(), 2);
     }
 
     #[test]

@@ -106,6 +106,21 @@ pub(crate) fn deny_if_any(errors: &[field::Error]) -> Result<(), Denial> {
     if errors.is_empty() { Ok(()) } else { Err(Denial::forbidden(field::aggregate(errors))) }
 }
 
+/// Returns an error if a list has more items than a limit of ours allows. Objects that were stored before the limit came may be longer:
+/// a write that leaves their spec as it is passes, so that labels and finalizers can change and such an object can be deleted.
+pub(crate) fn too_many(
+    request: &Request<'_>,
+    object: &Value,
+    path: &Path,
+    count: usize,
+    most: usize,
+) -> Option<field::Error> {
+    if count <= most || request.old.is_some_and(|old| old.get("spec") == object.get("spec")) {
+        return None;
+    }
+    Some(field::Error::too_many(path, count, most))
+}
+
 /// Reads a part of an object, `spec` or `status`; what is missing reads as the zero value.
 pub(crate) fn part<T: DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, Denial> {
     match object.get(name) {

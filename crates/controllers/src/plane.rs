@@ -52,7 +52,9 @@ use works::Works;
 pub(crate) struct Plane {
     environment: Arc<Environment>,
     pub(crate) templates: Arc<Templates>,
-    overrides: RwLock<Overrides>,
+    /// Whoever renders takes the index as it is and holds no lock meanwhile: rendering takes long, and what hears of changed
+    /// policies must not wait for it.
+    overrides: RwLock<Arc<Overrides>>,
     works: Works,
     removals: removals::Removals,
     halt: OnceLock<Arc<Halt>>,
@@ -138,6 +140,7 @@ impl Plane {
         let plane = Arc::clone(self);
         self.mirrors.override_policies.subscribe(move |change| {
             let mut overrides = plane.overrides.write();
+            let overrides = Arc::make_mut(&mut *overrides);
             match &change.new {
                 Some(policy) => overrides.insert(Arc::clone(policy)),
                 None => overrides.remove(&change.key.namespace, &change.key.name),
@@ -146,6 +149,7 @@ impl Plane {
         let plane = Arc::clone(self);
         self.mirrors.cluster_override_policies.subscribe(move |change| {
             let mut overrides = plane.overrides.write();
+            let overrides = Arc::make_mut(&mut *overrides);
             match &change.new {
                 Some(policy) => overrides.insert_cluster(Arc::clone(policy)),
                 None => overrides.remove_cluster(&change.key.name),

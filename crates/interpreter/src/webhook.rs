@@ -17,6 +17,9 @@ use serde_json::Value;
 
 use crate::{Answer, Error, Operation, Question, Replicas, Result, verify_dependencies};
 
+/// How many characters of a hook's message are told: it ends up in conditions and events, and hooks may answer with megabytes.
+const MESSAGE_LIMIT: usize = 1 << 10;
+
 /// One webhook of a configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hook {
@@ -115,7 +118,8 @@ impl Hook {
                 let why = "webhook require response.status when response.successful is false";
                 return Err(invalid(why.to_owned()));
             };
-            let (code, message) = (status.code, status.message);
+            let message: String = status.message.chars().take(MESSAGE_LIMIT).collect();
+            let code = status.code;
             return Err(self.failed(&format!("webhook call failed, get status code: {code}, msg: {message}")));
         }
         let absent = |what: &str| invalid(format!("webhook returned {what}"));
@@ -263,6 +267,19 @@ mod tests {
                  versions (v1alpha1)"
                 .to_owned())
         );
+    }
+
+    #[test]
+    fn finding_19_a_long_message_of_a_hook_is_shortened() {
+        let response = json!({
+            "uid": "u", "successful": false, "status": { "code": 500, "message": "é".repeat(8 << 20) },
+        });
+        let context = serde_json::from_value(json!({ "response": response })).expect("a context");
+        let error =
+            one().answer("u", Question::Health { object: workload() }, context).expect_err("it failed");
+        let text = error.to_string();
+        assert!(text.contains("get status code: 500, msg: éé"), "{text:.200}");
+        assert!(text.chars().count() < 2 * MESSAGE_LIMIT, "{}", text.len());
     }
 
     #[test]

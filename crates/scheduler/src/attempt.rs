@@ -8,7 +8,7 @@
 use api::policy::Placement;
 use api::work::{ResourceBindingSpec, ResourceBindingStatus};
 
-use crate::decision::{Cause, Decision, Failure, Scheduler, World, is_reschedule_required};
+use crate::decision::{Cause, Decision, Failure, Scheduler, Term, World, is_reschedule_required};
 
 /// What came of an attempt.
 #[derive(Debug, Clone)]
@@ -89,7 +89,9 @@ impl Trial {
         status: &ResourceBindingStatus,
     ) {
         let Some((index, name)) = self.left.pop() else { return };
-        match scheduler.decide(world, spec, status, &name) {
+        let terms = spec.placement.as_ref().map_or(&[][..], |placement| &placement.cluster_affinities);
+        let term = index.and_then(|index| terms.get(index));
+        match scheduler.decide_term(world, spec, status, Term { name: &name, found: term }) {
             Ok(decision) => self.decision = Some((decision, index.map(|_| name))),
             Err(failure) => {
                 if let Some(index) = index {

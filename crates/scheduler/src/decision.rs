@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::policy::{
-    Placement, ReplicaDivisionPreference, ReplicaSchedulingStrategy, ReplicaSchedulingType, SpreadFieldValue,
+    ClusterAffinityTerm, Placement, ReplicaDivisionPreference, ReplicaSchedulingStrategy,
+    ReplicaSchedulingType, SpreadFieldValue,
 };
 use api::work::{ResourceBindingSpec, ResourceBindingStatus, TargetCluster, TargetComponent};
 use jiff::Timestamp;
@@ -122,7 +123,7 @@ impl Scheduler {
     ) -> Vec<&'a str> {
         let binding = Known::new(spec, world.fleet);
         let mut diagnosis = Diagnosis::new(world.fleet, self.plugin_names.clone(), affinity_name);
-        let context = binding.context(world, spec, affinity_name);
+        let context = binding.context(world, spec, Term::named(spec, affinity_name));
         let candidates = self.filter(&context, &mut diagnosis, Watch(None));
         candidates.iter().map(|candidate| world.fleet.at(candidate.member).name()).collect()
     }
@@ -135,8 +136,19 @@ impl Scheduler {
         status: &ResourceBindingStatus,
         affinity_name: &str,
     ) -> Result<Decision, Failure> {
-        let mut diagnosis = Diagnosis::new(world.fleet, self.plugin_names.clone(), affinity_name);
-        match self.run(world, spec, status, affinity_name, &mut diagnosis) {
+        self.decide_term(world, spec, status, Term::named(spec, affinity_name))
+    }
+
+    /// As [`Scheduler::decide`], for a caller that knows where the term is.
+    pub(crate) fn decide_term(
+        &self,
+        world: World<'_>,
+        spec: &ResourceBindingSpec,
+        status: &ResourceBindingStatus,
+        term: Term<'_>,
+    ) -> Result<Decision, Failure> {
+        let mut diagnosis = Diagnosis::new(world.fleet, self.plugin_names.clone(), term.name);
+        match self.run(world, spec, status, term, &mut diagnosis) {
             Ok(clusters) => Ok(Decision { clusters, diagnosis }),
             Err((cause, message)) => Err(Failure { cause, message, diagnosis: Box::new(diagnosis) }),
         }
@@ -147,7 +159,7 @@ impl Scheduler {
         world: World<'_>,
         spec: &ResourceBindingSpec,
         status: &ResourceBindingStatus,
-        affinity_name: &str,
+        term: Term<'_>,
         diagnosis: &mut Diagnosis,
     ) -> Result<Vec<TargetCluster>, (Cause, String)> {
         let other = |stage: &str, error: String| (Cause::Other, format!("{stage}: {error}"));
@@ -155,7 +167,7 @@ impl Scheduler {
             return Err(other("failed to find fit clusters", "binding has no placement".to_owned()));
         };
         let binding = Known::new(spec, world.fleet);
-        let context = binding.context(world, spec, affinity_name);
+        let context = binding.context(world, spec, term);
 
         let watch = Watch(self.meter.as_deref());
         let mut candidates =
@@ -490,7 +502,7 @@ impl Scheduler {
             strategy,
             replicas: spec.replicas.into(),
             fresh: is_reschedule_required(spec, status),
-            tiered: has_overflow(placement, context.affinity_name),
+            tiered: has_overflow(placement, context.affinity_term),
             previous: &binding.previous,
             weight_of: &weight_of,
             tie: TieRule::of_uid(&spec.resource.uid),
@@ -537,6 +549,21 @@ fn first_rejection(
     )
 }
 
+/// The affinity term that is tried. It is looked up once: a placement may have any number of terms, and each of them is tried.
+#[derive(Clone, Copy)]
+pub(crate) struct Term<'a> {
+    /// Empty for placements without `clusterAffinities`.
+    pub(crate) name: &'a str,
+    pub(crate) found: Option<&'a ClusterAffinityTerm>,
+}
+
+impl<'a> Term<'a> {
+    fn named(spec: &'a ResourceBindingSpec, name: &'a str) -> Self {
+        let terms = spec.placement.as_ref().map_or(&[][..], |placement| &placement.cluster_affinities);
+        Self { name, found: terms.iter().find(|term| term.affinity_name == name) }
+    }
+}
+
 /// What the fleet knows of a binding's previous result.
 struct Known {
     /// In the order of `spec.clusters`.
@@ -556,16 +583,12 @@ impl Known {
         Self { previous, targets }
     }
 
-    fn context<'a>(
-        &'a self,
-        world: World<'a>,
-        spec: &'a ResourceBindingSpec,
-        affinity_name: &'a str,
-    ) -> Context<'a> {
+    fn context<'a>(&'a self, world: World<'a>, spec: &'a ResourceBindingSpec, term: Term<'a>) -> Context<'a> {
         Context {
             fleet: world.fleet,
             spec,
-            affinity_name,
+            affinity_name: term.name,
+            affinity_term: term.found,
             workloads: world.workloads,
             targets: &self.targets,
         }
@@ -594,8 +617,7 @@ fn set_overflow_order(context: &Context<'_>, placement: &Placement, candidates: 
     if placement.cluster_affinity.is_some() || placement.cluster_affinities.is_empty() {
         return;
     }
-    let terms = &placement.cluster_affinities;
-    let matchers: Vec<Matcher> = match terms.iter().find(|term| term.affinity_name == context.affinity_name) {
+    let matchers: Vec<Matcher> = match context.affinity_term {
         None => Vec::new(),
         // Without overflow tiers every candidate has passed the filter of the only affinity, unless it is disabled.
         Some(term) => std::iter::once(&term.affinity)
@@ -610,13 +632,9 @@ fn set_overflow_order(context: &Context<'_>, placement: &Placement, candidates: 
     }
 }
 
-fn has_overflow(placement: &Placement, affinity_name: &str) -> bool {
+fn has_overflow(placement: &Placement, term: Option<&ClusterAffinityTerm>) -> bool {
     placement.cluster_affinity.is_none()
-        && !affinity_name.is_empty()
-        && placement
-            .cluster_affinities
-            .iter()
-            .any(|term| term.affinity_name == affinity_name && !term.overflow_affinities.is_empty())
+        && term.is_some_and(|term| !term.affinity_name.is_empty() && !term.overflow_affinities.is_empty())
 }
 
 fn is_duplicated(strategy: &ReplicaSchedulingStrategy) -> bool {

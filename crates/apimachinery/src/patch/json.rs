@@ -26,6 +26,19 @@ const MAX_SHIFTED: usize = 64 << 20;
 /// The bytes that one patch may move to deeper places, each time looking at all of them for their depth.
 const MAX_DEEPENED_BYTES: usize = 64 << 20;
 
+/// What patches have cost so far. Patches that change one object one after the other share it, so that its limits hold for all of them
+/// together: work that one patch may not do cannot be cut into many.
+#[derive(Debug, Default)]
+pub struct Spent {
+    operations: usize,
+    /// The bytes that copies have added.
+    copied: usize,
+    /// By how many places items of lists were shifted.
+    shifted: usize,
+    /// The bytes that were moved to deeper places.
+    deepened: usize,
+}
+
 /// Why a patch was refused; the variant decides the HTTP status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -72,6 +85,10 @@ pub trait Tree: Clone + PartialEq {
     /// Sets a member of an object.
     fn insert(&mut self, key: String, value: Self);
     fn remove(&mut self, key: &str) -> Option<Self>;
+    /// Returns how many members are shifted when this one is removed. Only those shift any that keep their order.
+    fn shifted_without(&self, _key: &str) -> usize {
+        0
+    }
     fn items(&self) -> Option<&Vec<Self>>;
     fn items_mut(&mut self) -> Option<&mut Vec<Self>>;
     /// Returns how many arrays and objects lie inside each other.
@@ -147,13 +164,24 @@ pub fn apply(target: &Value, patch: &Value) -> Result<Value, Error> {
 
 /// Applies operations and returns the changed document.
 pub fn run<T: Tree>(target: &T, operations: &[Operation<'_>], dialect: Dialect) -> Result<T, Error> {
-    if operations.len() > MAX_OPERATIONS {
-        return Err(Error::TooMany(operations.len()));
+    run_within(target, operations, dialect, &mut Spent::default())
+}
+
+/// As [`run`], within what earlier patches have left of the limits.
+pub fn run_within<T: Tree>(
+    target: &T,
+    operations: &[Operation<'_>],
+    dialect: Dialect,
+    spent: &mut Spent,
+) -> Result<T, Error> {
+    spent.operations = spent.operations.saturating_add(operations.len());
+    if spent.operations > MAX_OPERATIONS {
+        return Err(Error::TooMany(spent.operations));
     }
     if target.depth() > MAX_DEPTH {
         return Err(TooDeep.into());
     }
-    let mut patcher = Patcher { document: target.clone(), dialect, copied: 0, shifted: 0, deepened: 0 };
+    let mut patcher = Patcher { document: target.clone(), dialect, spent };
     for operation in operations {
         patcher.step(operation)?;
     }
@@ -205,18 +233,13 @@ pub fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
 }
 
 /// A document under way. It is never deeper than [`MAX_DEPTH`].
-struct Patcher<T> {
+struct Patcher<'a, T> {
     document: T,
     dialect: Dialect,
-    /// The bytes that copies have added so far.
-    copied: usize,
-    /// By how many places items of lists were shifted so far.
-    shifted: usize,
-    /// The bytes that were moved to deeper places so far.
-    deepened: usize,
+    spent: &'a mut Spent,
 }
 
-impl<T: Tree> Patcher<T> {
+impl<T: Tree> Patcher<'_, T> {
     fn step(&mut self, operation: &Operation<'_>) -> Result<(), Error> {
         let undecoded =
             |what: &str| Error::Rejected(format!("{} operation failed to decode {what}", operation.op));
@@ -241,7 +264,12 @@ impl<T: Tree> Patcher<T> {
                 // What is moved up or aside fits as it did before.
                 if tokens(path).count() > tokens(from).count() {
                     let size = value.size();
-                    spend(&mut self.deepened, size, MAX_DEEPENED_BYTES, "the size of what is moved deeper")?;
+                    spend(
+                        &mut self.spent.deepened,
+                        size,
+                        MAX_DEEPENED_BYTES,
+                        "the size of what is moved deeper",
+                    )?;
                     fits(path, &value)?;
                 }
                 self.add(path, value, "move")
@@ -269,7 +297,7 @@ impl<T: Tree> Patcher<T> {
         // One past the end may be named, and for insertion -1 is that place.
         let index = index(&key, items.len().saturating_add(1)).ok_or_else(|| bad_index(op, path, &key))?;
         spend(
-            &mut self.shifted,
+            &mut self.spent.shifted,
             items.len().saturating_sub(index),
             MAX_SHIFTED,
             "the shifting of list items",
@@ -281,6 +309,8 @@ impl<T: Tree> Patcher<T> {
     fn remove(&mut self, path: &str, op: &str) -> Result<T, Error> {
         let (parent, key) = locate(&mut self.document, path, op)?;
         if parent.is_object() {
+            let shifted = parent.shifted_without(&key);
+            spend(&mut self.spent.shifted, shifted, MAX_SHIFTED, "the shifting of members")?;
             return parent.remove(&key).ok_or_else(|| {
                 Error::Rejected(format!(
                     "error in {op} for path: '{path}': unable to remove nonexistent key: {key}: missing value"
@@ -290,7 +320,7 @@ impl<T: Tree> Patcher<T> {
         let Some(items) = parent.items_mut() else { return Err(missing_path(op, path)) };
         let index = index(&key, items.len()).ok_or_else(|| bad_index(op, path, &key))?;
         spend(
-            &mut self.shifted,
+            &mut self.spent.shifted,
             items.len().saturating_sub(index),
             MAX_SHIFTED,
             "the shifting of list items",
@@ -338,11 +368,11 @@ impl<T: Tree> Patcher<T> {
             None if parent(&self.document, from).is_some_and(T::is_object) => &null,
             None => return Err(missing_path("copy", from)),
         };
-        self.copied = self.copied.saturating_add(value.size());
-        if self.copied > MAX_COPIED_BYTES {
+        self.spent.copied = self.spent.copied.saturating_add(value.size());
+        if self.spent.copied > MAX_COPIED_BYTES {
             return Err(Error::Rejected(format!(
                 "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {MAX_COPIED_BYTES}",
-                self.copied
+                self.spent.copied
             )));
         }
         fits(path, value)?;

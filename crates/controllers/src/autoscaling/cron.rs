@@ -8,7 +8,7 @@
 //! looked at every half a minute. If it jumps ahead over several moments, the rule acts once, and several rules act in the order of
 //! their last moments; if it is set back, the rule waits for its next moment on the new clock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,9 @@ const WORKERS: usize = 5;
 const GLANCE: Duration = Duration::from_secs(30);
 /// A smaller step back is a normal correction of the clock.
 const CORRECTION: SignedDuration = SignedDuration::from_secs(60);
+/// How often a rule that cannot run is looked at again, since time zones can be installed. To learn that a schedule never comes takes
+/// a search through years.
+const SECOND_LOOK: SignedDuration = SignedDuration::from_mins(10);
 /// How often a write is tried while others write the same object.
 const ATTEMPTS: usize = 5;
 /// How many executions are remembered if the rule does not say.
@@ -63,8 +66,21 @@ struct Controller {
 pub(super) struct Known {
     /// When the rules act from now on; rules that are not in here are inactive.
     pub(super) jobs: Jobs,
-    /// Rules that cannot run and that have an event about it.
-    idle: Vec<CronFederatedHPARule>,
+    /// Rules that cannot run and that have an event about it, by name.
+    idle: BTreeMap<String, Idle>,
+}
+
+/// A rule that cannot run.
+#[derive(Debug, Clone, PartialEq)]
+struct Idle {
+    rule: CronFederatedHPARule,
+    /// When it was last tried.
+    tried: Timestamp,
+}
+
+/// Says whether the clock was not set back since this time. What was found before that tells nothing on the new clock.
+fn goes_on(since: Timestamp, now: Timestamp) -> bool {
+    now >= since.saturating_sub(CORRECTION).unwrap_or(now)
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -117,28 +133,33 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let target = &view.scaler.spec.scale_target_ref;
     for rule in view.scaler.spec.rules.iter().filter(|rule| rule.suspend != Some(true)) {
-        let next = match next(rule, now) {
-            Ok(next) => next,
-            Err(fault) => {
-                if !view.known.idle.contains(rule) {
-                    plan.faults.push(format!("rule {}: {fault}", rule.name));
-                }
-                plan.known.idle.push(rule.clone());
-                continue;
-            }
-        };
-        let known = view.known.jobs.get(&rule.name).filter(|job| {
-            job.rule == *rule
-                && job.target == *target
-                && now >= job.seen.saturating_sub(CORRECTION).unwrap_or(now)
-        });
-        let planned = match known {
-            Some(job) if job.next <= now => {
-                plan.due.push((rule.clone(), job.next));
-                next
-            }
+        let known = view.known.jobs.get(&rule.name);
+        let known = known.filter(|job| job.rule == *rule && job.target == *target && goes_on(job.seen, now));
+        // A moment that is known and has not come need not be looked for again.
+        let planned = match known.filter(|job| job.next > now) {
             Some(job) => job.next,
-            None => next,
+            None => {
+                let idle = view.known.idle.get(&rule.name).filter(|idle| idle.rule == *rule);
+                let rests =
+                    |idle: &&Idle| goes_on(idle.tried, now) && now.duration_since(idle.tried) < SECOND_LOOK;
+                if let Some(idle) = idle.filter(rests) {
+                    plan.known.idle.insert(rule.name.clone(), idle.clone());
+                    continue;
+                }
+                match next(rule, now) {
+                    Ok(next) => {
+                        plan.due.extend(known.map(|job| (rule.clone(), job.next)));
+                        next
+                    }
+                    Err(fault) => {
+                        if idle.is_none() {
+                            plan.faults.push(format!("rule {}: {fault}", rule.name));
+                        }
+                        plan.known.idle.insert(rule.name.clone(), Idle { rule: rule.clone(), tried: now });
+                        continue;
+                    }
+                }
+            }
         };
         let job = Job { rule: rule.clone(), target: target.clone(), next: planned, seen: now };
         plan.known.jobs.insert(rule.name.clone(), job);
@@ -155,6 +176,8 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
 
 /// Returns when a rule acts next.
 fn next(rule: &CronFederatedHPARule, now: Timestamp) -> Result<Timestamp, String> {
+    #[cfg(test)]
+    tests::SEARCHES.set(tests::SEARCHES.get() + 1);
     let zone = zone(rule.time_zone.as_deref().unwrap_or("Local"))?;
     let schedule = Schedule::parse(&rule.schedule)?;
     schedule.next(now, &zone).ok_or_else(|| format!("the schedule {:?} never comes", rule.schedule))
@@ -199,23 +222,35 @@ fn status(
     done: &[Done],
 ) -> CronFederatedHPAStatus {
     let mut histories: Vec<ExecutionHistory> = old.execution_histories.clone();
-    histories.retain(|history| rules.iter().any(|rule| rule.name == history.rule_name));
+    let names: HashSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    histories.retain(|history| names.contains(history.rule_name.as_str()));
+    // Where the history of each rule is; the first one, if there are two.
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, history) in histories.iter().enumerate() {
+        places.entry(history.rule_name.clone()).or_insert(place);
+    }
+    let mut executions: HashMap<&str, Vec<&Done>> = HashMap::new();
+    for done in done {
+        executions.entry(&done.rule.name).or_default().push(done);
+    }
     for rule in rules {
         let next = jobs.get(&rule.name).map(|job| Time(job.next));
         let suspended = rule.suspend == Some(true);
-        let history = match histories.iter_mut().find(|history| history.rule_name == rule.name) {
-            Some(history) => history,
+        let place = match places.get(&rule.name) {
+            Some(place) => *place,
             // A rule that cannot run has no history.
             None if next.is_none() && !suspended => continue,
             None => {
                 histories
                     .push(ExecutionHistory { rule_name: rule.name.clone(), ..ExecutionHistory::default() });
-                histories.last_mut().expect("just pushed")
+                places.insert(rule.name.clone(), histories.len() - 1);
+                histories.len() - 1
             }
         };
+        let Some(history) = histories.get_mut(place) else { continue };
         // Also none, if the rule ran once and cannot any more: the time that it had would be a promise.
         history.next_execution_time = next;
-        for done in done.iter().filter(|done| done.rule.name == rule.name) {
+        for done in executions.get(rule.name.as_str()).into_iter().flatten() {
             note(history, done);
         }
     }

@@ -24,6 +24,7 @@ use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PE
 use api::work::ResourceBinding;
 use apimachinery::selector::LabelSelector;
 use futures::future::join_all;
+use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -273,7 +274,7 @@ impl Controller {
             target.scalers = self.scalers(key, &target.selector, &labels);
             if target.scalers.len() <= 1 {
                 let each = scaler.spec.metrics.iter().map(|spec| self.measure(key, &target.selector, spec));
-                target.measured = join_all(each).await;
+                target.measured = few_at_once(each.collect()).await;
             }
         }
         Ok(target)
@@ -451,6 +452,14 @@ fn scale_of(object: &Value) -> Scale {
         "spec": { "replicas": object["spec"]["replicas"] },
         "status": { "replicas": object["status"]["replicas"], "selector": selector },
     }))
+}
+
+/// How many metrics of one autoscaler are asked for at once. Each asks all members, and an autoscaler may name any number of them.
+const METRICS_AT_ONCE: usize = 4;
+
+/// Waits for all, a few at a time; the results are in the order of what is waited for.
+async fn few_at_once<F: Future>(all: Vec<F>) -> Vec<F::Output> {
+    stream::iter(all).buffered(METRICS_AT_ONCE).collect().await
 }
 
 #[cfg(test)]

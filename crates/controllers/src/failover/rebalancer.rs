@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod on_server;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use crate::table::Start;
 
 const COMPONENT: &str = "workload-rebalancer";
 const WORKERS: usize = 5;
+/// So many results are kept. More do not fit into an object, and an edited request would gather them without end; admission lets one
+/// request name as many.
+const RESULTS: usize = 5_000;
 
 struct Controller {
     plane: Arc<Plane>,
@@ -83,24 +87,43 @@ fn rank(workload: &ObjectReference) -> String {
     format!("{api_version} {kind} {namespace} {name}")
 }
 
+/// By which workloads are looked up.
+fn key(workload: &ObjectReference) -> (&str, &str, &str, &str) {
+    let ObjectReference { api_version, kind, namespace, name } = workload;
+    (api_version, kind, namespace, name)
+}
+
 fn decide(view: &View, now: Timestamp) -> Plan {
     let (spec, old) = (&view.rebalancer.spec, &view.rebalancer.status);
     let created = view.rebalancer.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    // Finished workloads stay in the list, even if the spec no longer names them.
+    let named: HashSet<_> = spec.workloads.iter().map(key).collect();
+    // Finished workloads stay in the list, even if the spec no longer names them, as long as there is room.
+    let mut room = RESULTS.saturating_sub(named.len());
     let kept = old.observed_workloads.iter().filter(|one| {
-        spec.workloads.contains(&one.workload) || one.result == Some(RebalanceResult::Successful)
+        if named.contains(&key(&one.workload)) {
+            return true;
+        }
+        let stays = one.result == Some(RebalanceResult::Successful) && room > 0;
+        room -= usize::from(stays);
+        stays
     });
     let mut observed: Vec<ObservedWorkload> = kept.cloned().collect();
+    let mut listed: HashSet<_> = old.observed_workloads.iter().map(|one| key(&one.workload)).collect();
     for workload in &spec.workloads {
-        if !observed.iter().any(|one| one.workload == *workload) {
+        if listed.insert(key(workload)) {
             observed.push(ObservedWorkload { workload: workload.clone(), ..ObservedWorkload::default() });
         }
     }
-    observed.sort_by_key(|one| rank(&one.workload));
+    observed.sort_by_cached_key(|one| rank(&one.workload));
+    let mut found: HashMap<_, Option<Timestamp>> = HashMap::new();
+    for one in &view.found {
+        if let Some(triggered) = one.triggered {
+            found.entry(key(&one.workload)).or_insert(triggered);
+        }
+    }
     let mut trigger = Vec::new();
     for one in observed.iter_mut().filter(|one| one.result.is_none()) {
-        let found = view.found.iter().find(|found| found.workload == one.workload);
-        match found.and_then(|found| found.triggered) {
+        match found.get(&key(&one.workload)).copied() {
             None => {
                 one.result = Some(RebalanceResult::Failed);
                 one.reason = REFERENCED_BINDING_NOT_FOUND.to_owned();
@@ -158,6 +181,7 @@ impl Reconcile for Controller {
         let (plane, rebalancer) = (&self.plane, view.rebalancer.as_ref());
         let mut status = plan.status;
         let mut errors = Vec::new();
+        let mut open = HashSet::new();
         for workload in &plan.trigger {
             let asked = if workload.namespace.is_empty() {
                 self.trigger::<ClusterResourceBinding>(workload, rebalancer).await
@@ -166,11 +190,15 @@ impl Reconcile for Controller {
             };
             if let Err(error) = asked {
                 errors.push(error);
-                // It is still pending, so the request is not finished.
-                let open = status.observed_workloads.iter_mut().find(|one| one.workload == *workload);
-                open.into_iter().for_each(|one| one.result = None);
-                status.finish_time.clone_from(&rebalancer.status.finish_time);
+                open.insert(key(workload));
             }
+        }
+        if !open.is_empty() {
+            // They are still pending, so the request is not finished.
+            let pending =
+                status.observed_workloads.iter_mut().filter(|one| open.contains(&key(&one.workload)));
+            pending.for_each(|one| one.result = None);
+            status.finish_time.clone_from(&rebalancer.status.finish_time);
         }
         let mut written = None;
         if status != rebalancer.status {
@@ -345,6 +373,27 @@ mod tests {
         let end = |generation: i64| decide(&view(status(generation), None), at(900)).status.finish_time;
         assert_eq!(end(1), Some(Time(at(200))));
         assert_eq!(end(2), Some(Time(at(900))), "it was edited, so its time to live begins anew");
+    }
+
+    #[test]
+    fn finding_19_any_number_of_workloads_is_looked_at_in_linear_time() {
+        let workloads: Vec<Value> =
+            (0..50_000).map(|index| reference("Deployment", "default", &format!("w{index}"))).collect();
+        let named = json!({ "spec": { "workloads": workloads } });
+        let first = decide(&view(named.clone(), None), at(200));
+        assert_eq!((first.trigger.len(), first.status.observed_workloads.len()), (50_000, 50_000));
+        let status = json!({ "status": serde_json::to_value(&first.status).expect("a status") });
+        assert_eq!(decide(&view(merged(named, status), None), at(300)).trigger.len(), 0);
+    }
+
+    #[test]
+    fn finding_19_results_of_what_is_no_longer_named_do_not_add_up_without_end() {
+        let done: Vec<Value> = (0..RESULTS)
+            .map(|index| json!({ "workload": reference("Deployment", "default", &format!("w{index}")), "result": "Successful" }))
+            .collect();
+        let plan = decide(&view(json!({ "status": { "observedWorkloads": done } }), None), at(200));
+        assert_eq!(plan.status.observed_workloads.len(), RESULTS, "the three that are named are among them");
+        assert_eq!(plan.trigger.len(), 2);
     }
 
     #[test]

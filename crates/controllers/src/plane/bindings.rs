@@ -330,7 +330,8 @@ impl<B: StoredBinding> Controller<B> {
         cluster: &Cluster,
     ) -> Result<Rendered, Error> {
         let revised = renderer.revise(target).await.map_err(Error::decision)?;
-        let result = renderer.render(target, revised, cluster, &self.plane.overrides.read());
+        let overrides = Arc::clone(&self.plane.overrides.read());
+        let result = renderer.render(target, revised, cluster, &overrides);
         if let Err(error) = &result {
             override_events::failed(&self.plane.events, template, error);
         }

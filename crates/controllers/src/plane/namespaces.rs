@@ -171,7 +171,8 @@ impl Reconcile for Controller {
 impl Controller {
     async fn ensure_work(&self, namespace: &Value, cluster: &Cluster) -> Result<(), Error> {
         let events = &self.plane.events;
-        let (work, applied) = desired(namespace, cluster, &self.plane.overrides.read()).map_err(|error| {
+        let overrides = Arc::clone(&self.plane.overrides.read());
+        let (work, applied) = desired(namespace, cluster, &overrides).map_err(|error| {
             override_events::failed(events, namespace, &error);
             Error::decision(error)
         })?;

@@ -352,7 +352,8 @@ impl Reconcile for Controller {
             started,
         };
         let now = Timestamp::now();
-        while let Some(term) = decide::unanswered(&view, now) {
+        let mut trial = None;
+        while let Some(term) = decide::unanswered(&view, &mut trial, now) {
             let answer = self.ask(&view, &term, now).await;
             view.answers.get_or_insert_default().insert(term, answer);
             // An answer may take a while.

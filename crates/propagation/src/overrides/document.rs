@@ -146,6 +146,13 @@ impl Tree for Document {
         }
     }
 
+    fn shifted_without(&self, key: &str) -> usize {
+        match self {
+            Self::Object(members) => members.get_index_of(key).map_or(0, |index| members.len() - index),
+            _ => 0,
+        }
+    }
+
     fn items(&self) -> Option<&Vec<Self>> {
         match self {
             Self::Array(items) => Some(items),

@@ -3,6 +3,9 @@
 //! A policy of one namespace would otherwise turn an object of that namespace into any other object of a member: a
 //! ConfigMap into a ClusterRoleBinding, or into an object of another namespace. The marks by which we find our own
 //! objects again belong to the identity, too.
+//!
+//! What RBAC objects grant is protected from policies of a namespace as well: whoever may write those is often allowed to write
+//! no roles, and members would get other rights than the ones that were checked when the template was written.
 
 use api::labels::annotations::{
     CLUSTER_PROPAGATION_POLICY_NAME, CLUSTER_RESOURCE_BINDING_NAME, MANAGED_ANNOTATIONS, MANAGED_LABELS,
@@ -14,6 +17,9 @@ use api::labels::{
     PROPAGATION_POLICY_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID, WORK_PERMANENT_ID,
 };
 use serde_json::Value;
+
+use super::Error;
+use super::budget::Budget;
 
 /// The fields that together are an object's identity.
 const FIELDS: &[&[&str]] = &[
@@ -47,22 +53,42 @@ const FIELDS: &[&[&str]] = &[
     &["metadata", "annotations", MANAGED_ANNOTATIONS],
 ];
 
+/// What objects of RBAC grant, and to whom.
+const RIGHTS: &[&[&str]] = &[&["rules"], &["subjects"], &["roleRef"], &["aggregationRule"]];
+
 /// The identity of an object at one moment.
-pub(super) struct Identity(Vec<Value>);
+pub(super) struct Identity {
+    fields: Vec<Value>,
+    /// What it grants; nothing if that may change.
+    rights: Option<Vec<Value>>,
+}
 
 impl Identity {
-    pub(super) fn of(object: &Value) -> Self {
-        Self(FIELDS.iter().map(|path| value(object, path).clone()).collect())
+    /// Notes the identity of an object, for policies of a namespace with the rights that it grants.
+    pub(super) fn of(object: &Value, namespaced: bool) -> Self {
+        let copies = |paths: &[&[&str]]| paths.iter().map(|path| value(object, path).clone()).collect();
+        let group = object["apiVersion"].as_str().and_then(|version| version.split('/').next());
+        let is_rbac = group == Some("rbac.authorization.k8s.io");
+        Self { fields: copies(FIELDS), rights: (namespaced && is_rbac).then(|| copies(RIGHTS)) }
     }
 
-    /// Returns the first field in which the object differs from this identity as an error.
-    pub(super) fn check(&self, object: &Value) -> Result<(), String> {
-        let differs = |(path, before): &(&&[&str], &Value)| value(object, path) != *before;
-        match FIELDS.iter().zip(&self.0).find(differs) {
-            None => Ok(()),
-            Some((path, _)) => Err(display(path)),
+    /// Returns the first field in which the object differs from this identity after the rule as an error.
+    pub(super) fn check(&self, object: &Value, rule: String, budget: &mut Budget) -> Result<(), Error> {
+        if let Some(path) = changed(object, FIELDS, &self.fields) {
+            return Err(Error::Identity { rule, field: display(path) });
         }
+        if let Some(rights) = &self.rights {
+            budget.pass(object)?;
+            if let Some(path) = changed(object, RIGHTS, rights) {
+                return Err(Error::Rights { rule, field: display(path) });
+            }
+        }
+        Ok(())
     }
+}
+
+fn changed<'a>(object: &Value, paths: &[&'a [&'a str]], before: &[Value]) -> Option<&'a [&'a str]> {
+    paths.iter().zip(before).find(|(path, before)| value(object, path) != *before).map(|(path, _)| *path)
 }
 
 /// An absent field and one that is null are the same to the API.

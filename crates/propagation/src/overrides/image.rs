@@ -9,20 +9,33 @@ use api::policy::{ImageComponent, ImageOverrider, OverriderOperator};
 use regex::Regex;
 use serde_json::Value;
 
+use super::budget::Budget;
 use super::{Error, pod_spec_path};
 use crate::Object;
 
-pub(super) fn apply(object: &mut Value, overriders: &[ImageOverrider]) -> Result<(), Error> {
+/// How much of a value that is no image is told.
+const SHOWN: usize = 256;
+
+pub(super) fn apply(
+    object: &mut Value,
+    overriders: &[ImageOverrider],
+    budget: &mut Budget,
+) -> Result<(), Error> {
     for overrider in overriders {
         match &overrider.predicate {
-            Some(predicate) => by_predicate(object, &predicate.path, overrider)?,
-            None => by_kind(object, overrider)?,
+            Some(predicate) => by_predicate(object, &predicate.path, overrider, budget)?,
+            None => by_kind(object, overrider, budget)?,
         }
     }
     Ok(())
 }
 
-fn by_predicate(object: &mut Value, path: &str, overrider: &ImageOverrider) -> Result<(), Error> {
+fn by_predicate(
+    object: &mut Value,
+    path: &str,
+    overrider: &ImageOverrider,
+    budget: &mut Budget,
+) -> Result<(), Error> {
     let fail = |reason: String| Error::Predicate { path: path.to_owned(), reason };
     let mut current = &mut *object;
     for token in path.trim_matches('/').split('/') {
@@ -41,6 +54,7 @@ fn by_predicate(object: &mut Value, path: &str, overrider: &ImageOverrider) -> R
         };
     }
     let Value::String(image) = current else { return Err(fail("the value is not a string".into())) };
+    budget.bytes(image.len())?;
     let changed = change(image, overrider)?;
     // Reading is lenient about the leading slash, writing is not.
     if !path.starts_with('/') {
@@ -50,13 +64,15 @@ fn by_predicate(object: &mut Value, path: &str, overrider: &ImageOverrider) -> R
     Ok(())
 }
 
-fn by_kind(object: &mut Value, overrider: &ImageOverrider) -> Result<(), Error> {
+fn by_kind(object: &mut Value, overrider: &ImageOverrider, budget: &mut Budget) -> Result<(), Error> {
     let Some(path) = pod_spec_path(object.kind()) else { return Ok(()) };
     let Some(Value::Array(containers)) = object.pointer_mut(&format!("{path}/containers")) else {
         return Ok(());
     };
     for container in containers {
         let image = container.get("image").and_then(Value::as_str).unwrap_or("");
+        budget.steps(1)?;
+        budget.bytes(image.len())?;
         let changed = change(image, overrider)?;
         if let Value::Object(container) = container {
             container.insert("image".into(), changed.into());
@@ -66,8 +82,10 @@ fn by_kind(object: &mut Value, overrider: &ImageOverrider) -> Result<(), Error> 
 }
 
 fn change(image: &str, overrider: &ImageOverrider) -> Result<String, Error> {
-    let mut reference = Reference::parse(image)
-        .map_err(|reason| Error::Image { image: image.to_owned(), reason: reason.to_owned() })?;
+    let mut reference = Reference::parse(image).map_err(|reason| Error::Image {
+        image: image.chars().take(SHOWN).collect(),
+        reason: reason.to_owned(),
+    })?;
     reference.change(&overrider.component, &overrider.operator, &overrider.value)?;
     Ok(reference.print())
 }

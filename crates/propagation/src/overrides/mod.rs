@@ -7,8 +7,9 @@
 //! Which policies a stage has is settled before it changes anything; the second stage sees the labels that the
 //! first one made.
 //!
-//! No rule may change what an object is: see `identity`.
+//! No rule may change what an object is: see `identity`. How much work all of them may be together: see `budget`.
 
+mod budget;
 mod containers;
 mod document;
 mod field;
@@ -30,7 +31,10 @@ use serde_json::Value;
 use crate::Object;
 use crate::index::SelectorIndex;
 use crate::selector::ImplicitPriority;
+use budget::Budget;
 use identity::Identity;
+
+pub use budget::{MAX_BYTES, MAX_ENTRIES, MAX_RULES, entries};
 
 /// Why an overrider could not be applied. The texts are those that users know from Karmada.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +57,39 @@ pub enum Error {
     Embedded { path: String, reason: String },
     #[error("{rule} changes {field}, which is part of the object's identity and cannot be overridden")]
     Identity { rule: String, field: String },
+    #[error(
+        "{rule} changes {field}, which grants rights and cannot be overridden by an OverridePolicy: use a \
+         ClusterOverridePolicy"
+    )]
+    Rights { rule: String, field: String },
+    #[error(
+        "more than {MAX_RULES} rules of override policies apply to the object in this cluster: join rules, or select fewer objects"
+    )]
+    TooManyRules,
+    #[error(
+        "override policies have more than {MAX_ENTRIES} overriders for the object in this cluster: join overriders, or select \
+         fewer objects"
+    )]
+    TooManyEntries,
+    #[error(
+        "override policies would read and print more than {MAX_BYTES} bytes for the object in this cluster: patch its large fields in \
+         fewer rules"
+    )]
+    TooMuchWork,
+}
+
+/// What is told instead of a value of a Secret.
+const HIDDEN: &str = "<not shown: the object is a Secret>";
+
+impl Error {
+    /// Returns the error without what it tells of the object's values: errors become events, which more users may read than Secrets.
+    fn without_values(self) -> Self {
+        match self {
+            Self::Image { reason, .. } => Self::Image { image: HIDDEN.to_owned(), reason },
+            Self::Embedded { path, .. } => Self::Embedded { path, reason: HIDDEN.to_owned() },
+            other => other,
+        }
+    }
 }
 
 /// An override policy of either scope.
@@ -171,11 +208,12 @@ impl Overrides {
     /// On failure the object is half done; the caller drops it.
     pub fn apply(&self, object: &mut Value, cluster: &Cluster) -> Result<Applied, Box<Failure>> {
         let mut applied = Applied::default();
-        let result = self.cluster.apply(object, cluster, "", &mut applied.cluster);
+        let mut budget = Budget::default();
+        let result = self.cluster.apply(object, cluster, "", &mut applied.cluster, &mut budget);
         fail(result, &applied)?;
         let namespace = object.namespace().to_owned();
         if let Some(stage) = self.namespaced.get(&namespace).filter(|_| !namespace.is_empty()) {
-            let result = stage.apply(object, cluster, &namespace, &mut applied.namespaced);
+            let result = stage.apply(object, cluster, &namespace, &mut applied.namespaced, &mut budget);
             fail(result, &applied)?;
         }
         Ok(applied)
@@ -242,7 +280,10 @@ impl<P: Policy> Stage<P> {
         cluster: &Cluster,
         namespace: &str,
         applied: &mut Vec<Contribution>,
+        budget: &mut Budget,
     ) -> Result<(), Box<(Contribution, Error)>> {
+        // Every rule leaves the identity as it was, so that it is noted once.
+        let identity = Identity::of(object, !namespace.is_empty());
         for (name, policy) in self.selected(object) {
             for (rule, overriders) in rules_for(policy.spec(), cluster) {
                 let contribution = Contribution {
@@ -250,9 +291,10 @@ impl<P: Policy> Stage<P> {
                     policy: name.to_owned(),
                     overriders: overriders.clone(),
                 };
-                let before = Identity::of(object);
-                let changed = apply_overriders(object, overriders)
-                    .and_then(|()| before.check(object).map_err(|field| Error::Identity { rule, field }));
+                let changed = budget
+                    .rule(overriders)
+                    .and_then(|()| apply_within(object, overriders, budget))
+                    .and_then(|()| identity.check(object, rule, budget));
                 if let Err(error) = changed {
                     return Err(Box::new((contribution, error)));
                 }
@@ -282,12 +324,28 @@ fn rules_for<'a>(spec: &'a OverrideSpec, cluster: &Cluster) -> Vec<(String, &'a 
 
 /// Applies one rule's overriders to the object, in their fixed order.
 pub fn apply_overriders(object: &mut Value, overriders: &Overriders) -> Result<(), Error> {
-    image::apply(object, &overriders.image_overrider)?;
-    containers::apply(object, "command", &overriders.command_overrider)?;
-    containers::apply(object, "args", &overriders.args_overrider)?;
+    let mut budget = Budget::default();
+    budget.rule(overriders)?;
+    apply_within(object, overriders, &mut budget)
+}
+
+fn apply_within(object: &mut Value, overriders: &Overriders, budget: &mut Budget) -> Result<(), Error> {
+    let is_secret = object.kind() == "Secret";
+    let changed = apply_in_order(object, overriders, budget);
+    changed.map_err(|error| if is_secret { error.without_values() } else { error })
+}
+
+fn apply_in_order(object: &mut Value, overriders: &Overriders, budget: &mut Budget) -> Result<(), Error> {
+    image::apply(object, &overriders.image_overrider, budget)?;
+    containers::apply(object, "command", &overriders.command_overrider, budget)?;
+    containers::apply(object, "args", &overriders.args_overrider, budget)?;
     metadata::apply(object, "labels", &overriders.labels_overrider)?;
     metadata::apply(object, "annotations", &overriders.annotations_overrider)?;
-    field::apply(object, &overriders.field_overrider)?;
+    field::apply(object, &overriders.field_overrider, budget)?;
+    if overriders.plaintext.is_empty() {
+        return Ok(());
+    }
+    budget.pass(object)?;
     let plaintext: Vec<patch::Operation<'_>> = overriders
         .plaintext
         .iter()
@@ -297,7 +355,7 @@ pub fn apply_overriders(object: &mut Value, overriders: &Overriders) -> Result<(
             value: entry.value.as_ref(),
         })
         .collect();
-    patch::apply(object, &plaintext)
+    patch::apply(object, &plaintext, &mut budget.patches)
 }
 
 /// Returns the record of applied policies that a Work carries, `None` when there were none.
@@ -325,3 +383,6 @@ fn pod_spec_path(kind: &str) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! differs from kube-apiserver's.
 
 use api::policy::OverriderOperator;
-use apimachinery::patch::json::{self, Dialect, Tree};
+use apimachinery::patch::json::{self, Dialect, Spent, Tree};
 use serde_json::Value;
 
 use super::Error;
@@ -17,7 +17,11 @@ pub(super) struct Operation<'a> {
 }
 
 /// Applies the operations; on error the tree is as it was.
-pub(super) fn apply<T: Tree>(tree: &mut T, operations: &[Operation<'_>]) -> Result<(), Error> {
+pub(super) fn apply<T: Tree>(
+    tree: &mut T,
+    operations: &[Operation<'_>],
+    spent: &mut Spent,
+) -> Result<(), Error> {
     if operations.is_empty() {
         return Ok(());
     }
@@ -33,8 +37,8 @@ pub(super) fn apply<T: Tree>(tree: &mut T, operations: &[Operation<'_>]) -> Resu
             Ok(json::Operation { op, path: Some(operation.path), from: None, value: operation.value })
         })
         .collect::<Result<_, _>>()?;
-    *tree =
-        json::run(tree, &operations, Dialect::Overrider).map_err(|error| Error::Patch(error.to_string()))?;
+    *tree = json::run_within(tree, &operations, Dialect::Overrider, spent)
+        .map_err(|error| Error::Patch(error.to_string()))?;
     Ok(())
 }
 
@@ -47,7 +51,7 @@ mod tests {
     fn check(document: Value, operator: &str, path: &str, value: Value, expected: Result<Value, &str>) {
         let mut tree = document.clone();
         let operation = Operation { operator: &OverriderOperator::from(operator), path, value: Some(&value) };
-        let result = apply(&mut tree, &[operation]);
+        let result = apply(&mut tree, &[operation], &mut Spent::default());
         match expected {
             Ok(expected) => {
                 result.expect("the patch applies");
@@ -131,7 +135,7 @@ mod tests {
         let mut tree = json!({"a": 1});
         let (replace, value) = (OverriderOperator::Replace, json!(2));
         let operation = |path| Operation { operator: &replace, path, value: Some(&value) };
-        assert!(apply(&mut tree, &[operation("/a"), operation("/b")]).is_err());
+        assert!(apply(&mut tree, &[operation("/a"), operation("/b")], &mut Spent::default()).is_err());
         assert_eq!(tree, json!({"a": 1}));
     }
 }

@@ -19,8 +19,7 @@ impl Plugin for ClusterAffinity {
         if let Some(affinity) = &placement.cluster_affinity {
             matchers.push(Matcher::new(affinity, context.fleet));
         } else {
-            let terms = &placement.cluster_affinities;
-            let term = terms.iter().find(|term| term.affinity_name == context.affinity_name)?;
+            let term = context.affinity_term?;
             matchers.push(Matcher::new(&term.affinity, context.fleet));
             if context.spec.is_workload() {
                 let overflow = term.overflow_affinities.iter();

@@ -18,6 +18,7 @@ pub mod workloads;
 
 use std::sync::Arc;
 
+use api::policy::ClusterAffinityTerm;
 use api::work::ResourceBindingSpec;
 
 use crate::fleet::{Fleet, Member};
@@ -74,6 +75,8 @@ pub struct Context<'a> {
     pub spec: &'a ResourceBindingSpec,
     /// The affinity term that is being tried, empty without `clusterAffinities`.
     pub affinity_name: &'a str,
+    /// That term itself.
+    pub affinity_term: Option<&'a ClusterAffinityTerm>,
     /// Other workloads, for the rules between them.
     pub workloads: &'a workloads::Groups,
     pub(crate) targets: &'a Bits,

@@ -2,8 +2,15 @@
 
 use serde_json::{Value, json};
 
+use std::cell::Cell;
+
 use super::*;
 use crate::fixtures::{at, merged, read};
+
+thread_local! {
+    /// How often a moment was looked for on this thread.
+    pub(super) static SEARCHES: Cell<usize> = const { Cell::new(0) };
+}
 
 /// 2026-01-01, eight hours after midnight in London and Berlin's nine.
 const MORNING: i64 = 1_767_254_400;
@@ -140,6 +147,50 @@ fn a_rule_that_cannot_run_is_told_once_and_delays_no_other() {
     let mended = json!([odd(json!({ "schedule": "* * * * *" }))]);
     let mended = after(&[both(), mended, both()], &[MORNING + 10, MORNING + 20, MORNING + 30]);
     assert_eq!(mended.faults.len(), 1, "it was right in between");
+}
+
+#[test]
+fn finding_19_a_moment_is_looked_for_when_it_is_due_and_not_at_every_glance() {
+    let named = |name: &str, schedule: &str| rule(json!({ "name": name, "schedule": schedule }));
+    let rules =
+        json!([named("rare", "0 0 29 2 *"), named("often", "*/5 * * * *"), named("never", "0 0 31 2 *")]);
+    let mut view = View { scaler: scaler(rules), known: Known::default() };
+    let mut searches = |second: i64| {
+        SEARCHES.set(0);
+        let plan = decide(&view, at(MORNING + second));
+        view.known = plan.known;
+        SEARCHES.get()
+    };
+    assert_eq!(searches(10), 3, "all are new");
+    assert_eq!(searches(40), 0);
+    assert_eq!(searches(70), 0);
+    assert!(searches(300) >= 1, "one of them acts");
+    assert_eq!(searches(330), 0);
+    // The other one acts as well at that time.
+    assert!(searches(660) >= 2, "what cannot run is looked at again after a while");
+    assert_eq!(searches(-3600), 3, "the clock was set back");
+    assert_eq!(searches(-3570), 0);
+}
+
+#[test]
+fn finding_19_any_number_of_rules_is_looked_at_in_linear_time() {
+    let rules: Vec<Value> = (0..50_000)
+        .map(|index| rule(json!({ "name": format!("r{index}"), "schedule": if index % 2 == 0 { "x" } else { "* * * * *" } })))
+        .collect();
+    let mut view = View { scaler: scaler(json!(rules)), known: Known::default() };
+    view.known = decide(&view, at(MORNING)).known;
+    let plan = decide(&view, at(MORNING + 60));
+    assert_eq!((plan.due.len(), plan.known.idle.len()), (25_000, 25_000));
+    let done: Vec<Done> = plan
+        .due
+        .iter()
+        .map(|(rule, planned)| Done { rule: rule.clone(), planned: *planned, at: *planned, error: None })
+        .collect();
+    let rules = &view.scaler.spec.rules;
+    let first = status(&CronFederatedHPAStatus::default(), rules, &plan.known.jobs, &done);
+    let second = status(&first, rules, &plan.known.jobs, &done);
+    assert_eq!(second.execution_histories.len(), 25_000);
+    assert!(second.execution_histories.iter().all(|history| history.successful_executions.len() == 2));
 }
 
 #[test]

@@ -116,14 +116,17 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
 }
 
 /// Returns the affinity term that estimators have to be asked about before [`decide`] can try it; none if all is known.
-pub(super) fn unanswered(view: &View, now: Timestamp) -> Option<String> {
+///
+/// `trial` is what earlier calls have tried, so that no term is tried again after each answer. What the fleet was then may have
+/// changed since. That does no harm: [`decide`] tries all of these terms once more, and has an answer for each of them.
+pub(super) fn unanswered(view: &View, trial: &mut Option<Trial>, now: Timestamp) -> Option<String> {
     let answers = view.answers.as_ref()?;
     let binding = view.subject.seen();
     let next = trigger::next(binding, &view.known.fleet, view.scheduler.gates());
     if !matches!(next, Next::Schedule(_)) {
         return None;
     }
-    let mut trial = Trial::new(binding.spec, binding.status);
+    let trial = trial.get_or_insert_with(|| Trial::new(binding.spec, binding.status));
     loop {
         let term = trial.term()?;
         if !answers.contains_key(term) {
@@ -133,7 +136,7 @@ pub(super) fn unanswered(view: &View, now: Timestamp) -> Option<String> {
         if trial.is_at_last_term() {
             return None;
         }
-        view.step(&mut trial, now);
+        view.step(trial, now);
     }
 }
 
@@ -338,7 +341,7 @@ mod tests {
             ),
         ];
         for (name, binding, answers, expected) in cases {
-            let found = unanswered(&view(binding, answers, both()), at(100));
+            let found = unanswered(&view(binding, answers, both()), &mut None, at(100));
             assert_eq!(found.as_deref(), expected, "{name}");
         }
     }
