@@ -371,7 +371,8 @@ impl Detector {
             return self.whole(marked).await;
         }
         match tree_difference(template, &marked, Guard::Fields) {
-            Some(patch) => self.plane.templates.patch(&key, patch).await,
+            // The policy that claims it claims it again after a crash.
+            Some(patch) => self.plane.templates.derived().patch(&key, patch).await,
             None => self.whole(marked).await,
         }
     }
@@ -472,7 +473,7 @@ impl Detector {
         if claim::release(&mut released, claim)
             && let Some(patch) = tree_difference(template, &released, Guard::Version)
         {
-            self.plane.templates.patch(&TemplateKey::of(template), patch).await?;
+            self.plane.templates.derived().patch(&TemplateKey::of(template), patch).await?;
         }
         let name = api::names::binding(template.kind(), template.name());
         self.release_binding(&BindingKey { namespace: template.namespace().to_owned(), name }, claim).await
