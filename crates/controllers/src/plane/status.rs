@@ -171,7 +171,7 @@ impl<B: StoredBinding> Controller<B> {
             Ok(None) => return Template::Absent,
             Err(error) => return Template::Unreadable(error),
         };
-        if !decide::is_bound(resource, &template) {
+        if !both::stands_for(resource, &template) {
             return Template::Another;
         }
         let (interpreter, now) = (&self.plane.interpreter, Timestamp::now());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::conditions::work as conditions;
-use api::work::{AggregatedStatusItem, ObjectReference, Work};
+use api::work::{AggregatedStatusItem, Work};
 use jiff::Timestamp;
 use propagation::status::{Reports, aggregate, update_binding};
 use propagation::{Binding, Object, check_scope};
@@ -163,12 +163,6 @@ fn untouched<B: Binding>(view: &View<B>) -> Option<&'static str> {
         return Some("the binding may not stand for it");
     }
     (!view.aggregates).then_some("no rule sums up its status")
-}
-
-/// Returns whether a template is the one that a binding stands for.
-pub(super) fn is_bound(resource: &ObjectReference, template: &Value) -> bool {
-    // A binding that was made by hand may leave it open.
-    resource.uid.is_empty() || template.uid() == resource.uid
 }
 
 fn of_template<B: Binding>(view: &View<B>) -> OfTemplate {
@@ -458,16 +452,6 @@ mod tests {
                 matches!(report.binding, OfBinding::Write(_)),
                 "{name}: the binding is written all the same"
             );
-        }
-    }
-
-    #[test]
-    fn which_template_a_binding_stands_for() {
-        let resource = |uid: &str| ObjectReference { uid: uid.to_owned(), ..ObjectReference::default() };
-        for (name, uid, expected) in
-            [("this one", "t", true), ("another one", "u", false), ("any of this name", "", true)]
-        {
-            assert_eq!(is_bound(&resource(uid), &object(json!({}))), expected, "{name}");
         }
     }
 
