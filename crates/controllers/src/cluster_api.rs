@@ -45,7 +45,7 @@ use runtime::{Change, Error, Events, Key, Mirror, Outcome, Queue, Reconcile, con
 
 use crate::environment::Environment;
 use crate::mirrors::Watch;
-use decide::{Plan, Seen, View, decide};
+use decide::{Plan, Seen, Unjoin, View, decide};
 use origin::Origin;
 
 const COMPONENT: &str = "cluster-api-detector";
@@ -259,15 +259,12 @@ impl Discovery {
     async fn unjoin(&self, origin: &Origin) -> Result<Outcome, Error> {
         let name = &origin.key.name;
         let clusters = self.environment.writer.api::<Cluster>("");
-        // If a user has removed the annotation meanwhile, the cluster stays.
-        let Some(cluster) = clusters.get_opt(name).await? else { return Ok(Outcome::Done) };
-        let is_leaving = cluster.metadata.deletion_timestamp.is_some();
-        if is_leaving || Origin::of(&cluster).as_ref() != Some(origin) {
-            return Ok(Outcome::Done);
-        }
-        let this_one = Preconditions {
-            uid: cluster.metadata.uid.clone(),
-            resource_version: cluster.metadata.resource_version.clone(),
+        let this_one = match decide::unjoin(clusters.get_opt(name).await?.as_ref(), origin) {
+            Unjoin::Leave(why) => {
+                tracing::debug!(controller = COMPONENT, cluster = name, object = %origin.key, why, "not unjoined");
+                return Ok(Outcome::Done);
+            }
+            Unjoin::Delete { uid, resource_version } => Preconditions { uid, resource_version },
         };
         let parameters = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
         match clusters.delete(name, &parameters).await {

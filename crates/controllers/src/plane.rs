@@ -92,7 +92,7 @@ impl Plane {
     pub(crate) fn new(environment: &Arc<Environment>, settings: &Settings) -> Arc<Self> {
         let plane = Arc::new(Self {
             environment: environment.clone(),
-            templates: Templates::new(environment.writer.derived().client().clone(), settings.skip.clone()),
+            templates: Templates::new(environment.writer.clone(), settings.skip.clone()),
             overrides: RwLock::default(),
             works: Works::new(environment.mirrors.works.clone()),
             removals: removals::Removals::new(settings.removals),

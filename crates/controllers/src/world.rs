@@ -23,7 +23,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use parking_lot::Mutex;
 use runtime::writer::Stored;
-use runtime::{Key, Mirror, Outcome, Queue, Reconcile, Supervisor, Turns, controller};
+use runtime::{Key, Mirror, Outcome, Queue, Reconcile, Supervisor, Turns, Writer, controller};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +60,8 @@ struct Call {
     method: Method,
     path: String,
     body: Value,
+    /// It may be answered before it is on disk.
+    derived: bool,
 }
 
 /// All requests that were made, and those that have to fail.
@@ -96,8 +98,8 @@ impl Calls {
     }
 }
 
-/// A client whose requests are recorded.
-fn recording(calls: &Calls) -> Client {
+/// A client whose requests are recorded, as durable ones or as derived ones.
+fn recording(calls: &Calls, derived: bool) -> Client {
     let calls = calls.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let calls = calls.clone();
@@ -108,6 +110,7 @@ fn recording(calls: &Calls) -> Client {
                 method: parts.method.clone(),
                 path: parts.uri.path().to_owned(),
                 body: serde_json::from_slice(&body).unwrap_or_default(),
+                derived,
             };
             if let Some(status) = calls.see(call) {
                 let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
@@ -164,9 +167,10 @@ impl World {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let namespace = format!("world-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let (calls, supervisor) = (Calls::default(), Supervisor::default());
-        let client = recording(&calls);
+        let client = recording(&calls, false);
         let clusters = mine(&namespace, &client);
-        let context = Context { settings, clusters, ..Context::new(client, supervisor.clone()) };
+        let writer = Writer::with_derived(client.clone(), recording(&calls, true));
+        let context = Context { settings, clusters, writer, ..Context::new(client, supervisor.clone()) };
         let environment = Arc::new(Environment::new(&context));
         let plane = Plane::new(&environment, &context.settings);
         for (group, kind) in [("", "ConfigMap"), ("", "Secret"), ("apps", "Deployment")] {
@@ -195,7 +199,7 @@ impl World {
 
     /// Returns the objects of a kind, without recording the request.
     pub(crate) fn api<K: Stored>(&self, namespace: &str) -> Api<K> {
-        runtime::Writer::new(SERVER.clone()).api(namespace)
+        Writer::new(SERVER.clone()).api(namespace)
     }
 
     /// Creates an object with its status on the server, but not in the mirror.
@@ -344,13 +348,22 @@ impl World {
 
     /// Returns what was written since the last time: method and path from the collection on. Events are left out.
     pub(crate) fn writes(&self) -> Vec<String> {
+        self.written(|_| true)
+    }
+
+    /// As [`Self::writes`], and forgets the others: those that are on disk before they are answered.
+    pub(crate) fn durable_writes(&self) -> Vec<String> {
+        self.written(|call| !call.derived)
+    }
+
+    fn written(&self, counts: impl Fn(&Call) -> bool) -> Vec<String> {
         let is_event = |call: &Call| call.path.contains("/events");
         let mut recorded = self.calls.0.lock();
         let (events, calls) = std::mem::take(&mut recorded.calls).into_iter().partition(is_event);
         recorded.calls = events;
         drop(recorded);
         let calls: Vec<Call> = calls;
-        let writes = calls.iter().filter(|call| call.method != Method::GET);
+        let writes = calls.iter().filter(|call| call.method != Method::GET && counts(call));
         let short = |call: &Call| {
             let path = call.path.split_once("/namespaces/").map_or(call.path.as_str(), |(_, rest)| rest);
             let path = path.rsplit_once("/v1alpha1/").map_or(path, |(_, rest)| rest);

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use workloads::cron::{Schedule, zone};
 
-use super::scale::Scales;
+use super::scale::{Scale, Scales};
 use super::telemetry::METRICS;
 use crate::plane::Plane;
 use crate::table::Start;
@@ -368,19 +368,11 @@ impl Controller {
         namespace: &str,
     ) -> Result<(), Error> {
         let target = &scaler.spec.scale_target_ref;
-        if target.kind != <FederatedHPA as api::Kind>::KIND {
-            let name = scaler.metadata.name.as_deref().unwrap_or("");
-            let CrossVersionObjectReference { api_version, kind, .. } = target;
-            let fault = format!(
-                "CronFederatedHPA({namespace}/{name}) do not support scale target {api_version}/{kind}"
-            );
+        if let Some(fault) = unsupported(scaler) {
             return Err(Error::Decision(fault.into()));
         }
         let old = self.plane.writer.api::<FederatedHPA>(namespace).get(&target.name).await?;
-        let mut new = old.clone();
-        new.spec.max_replicas = rule.target_max_replicas.unwrap_or(new.spec.max_replicas);
-        new.spec.min_replicas = rule.target_min_replicas.or(new.spec.min_replicas);
-        self.plane.writer.update(&old, &new, Guard::Version).await.map(drop)
+        self.plane.writer.update(&old, &with_limits(&old, rule), Guard::Version).await.map(drop)
     }
 
     async fn scale(
@@ -389,17 +381,43 @@ impl Controller {
         target: &CrossVersionObjectReference,
         namespace: &str,
     ) -> Result<(), Error> {
-        let Some(replicas) = rule.target_replicas else {
-            let fault = format!("rule {} has no targetReplicas to scale {} to", rule.name, target.kind);
-            return Err(Error::Decision(fault.into()));
-        };
+        let replicas = replicas(rule, target).map_err(|fault| Error::Decision(fault.into()))?;
         let client = self.plane.client();
         let scale = self.scales.get(client, namespace, target).await?;
-        if scale.wanted == Some(replicas) {
-            return Ok(());
+        match to_set(&scale, replicas) {
+            Some(replicas) => self.scales.set(client, namespace, target, &scale, replicas).await,
+            None => Ok(()),
         }
-        self.scales.set(client, namespace, target, &scale, replicas).await
     }
+}
+
+/// Returns why the limits of a target cannot be moved: it has the group of FederatedHPAs, and is of another kind.
+fn unsupported(scaler: &CronFederatedHPA) -> Option<String> {
+    let CrossVersionObjectReference { api_version, kind, .. } = &scaler.spec.scale_target_ref;
+    let (namespace, name) = (scaler.metadata.namespace.as_deref(), scaler.metadata.name.as_deref());
+    let (namespace, name) = (namespace.unwrap_or(""), name.unwrap_or(""));
+    (kind != <FederatedHPA as api::Kind>::KIND).then(|| {
+        format!("CronFederatedHPA({namespace}/{name}) do not support scale target {api_version}/{kind}")
+    })
+}
+
+/// Returns a FederatedHPA with the limits that a rule asks for; those that it does not mention stay.
+fn with_limits(found: &FederatedHPA, rule: &CronFederatedHPARule) -> FederatedHPA {
+    let mut wanted = found.clone();
+    wanted.spec.max_replicas = rule.target_max_replicas.unwrap_or(found.spec.max_replicas);
+    wanted.spec.min_replicas = rule.target_min_replicas.or(found.spec.min_replicas);
+    wanted
+}
+
+/// Returns how many replicas a rule asks for, or why that is not known.
+fn replicas(rule: &CronFederatedHPARule, target: &CrossVersionObjectReference) -> Result<i32, String> {
+    let fault = || format!("rule {} has no targetReplicas to scale {} to", rule.name, target.kind);
+    rule.target_replicas.ok_or_else(fault)
+}
+
+/// Returns the number to write, if a scale says another one or none.
+fn to_set(scale: &Scale, replicas: i32) -> Option<i32> {
+    (scale.wanted != Some(replicas)).then_some(replicas)
 }
 
 #[cfg(test)]

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(queue.waiting(), std::slice::from_ref(&key));
         let mark = || async {
             world.once(controller.as_ref(), &key).await;
-            let writes = world.writes();
+            let writes = world.durable_writes();
             let stored =
                 world.api::<k8s_openapi::api::core::v1::ConfigMap>(&world.namespace).get("web").await;
             let stored = world.know(stored.expect("it is there"));

@@ -297,7 +297,7 @@ mod tests {
         world.know(newer);
         world.writes();
         assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
-        assert_eq!(world.writes(), ["PATCH */deployments/web"]);
+        assert_eq!(world.durable_writes(), ["PATCH */deployments/web"], "it is on disk before the next step");
         let stored = world.stored(&made).await.expect("it is there");
         assert_eq!(stored.spec.as_ref().and_then(|spec| spec.replicas), Some(6));
         world.know(stored);

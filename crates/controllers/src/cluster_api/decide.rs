@@ -139,6 +139,29 @@ fn joined(view: &View, cluster: &Cluster, origin: &Origin) -> Plan {
     Plan::Unjoin(origin.clone())
 }
 
+/// What happens to a Cluster as the server has it, when the object that it was joined for is gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unjoin {
+    /// It stays, for this reason.
+    Leave(&'static str),
+    /// It is deleted if it is still exactly this one.
+    Delete { uid: Option<String>, resource_version: Option<String> },
+}
+
+/// Decides about the newest state of a Cluster that is to be unjoined: its owner may have changed it meanwhile.
+pub(super) fn unjoin(found: Option<&Cluster>, origin: &Origin) -> Unjoin {
+    let Some(cluster) = found else { return Unjoin::Leave("it is gone") };
+    let metadata = &cluster.metadata;
+    if metadata.deletion_timestamp.is_some() {
+        return Unjoin::Leave("it is leaving");
+    }
+    // If a user has removed the annotation, the cluster stays.
+    if Origin::of(cluster).as_ref() != Some(origin) {
+        return Unjoin::Leave("it was not joined for this object, or is no longer marked so");
+    }
+    Unjoin::Delete { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() }
+}
+
 /// No cluster of this name is known.
 fn join(view: &View, seen: &Seen) -> Plan {
     if let Some(why) = seen.obstacle() {
@@ -203,6 +226,29 @@ users: [{name: u, user: {token: t}}]
 
     fn with_kubeconfig(view: View, text: &str) -> View {
         View { kubeconfig: Some(text.as_bytes().to_vec()), ..view }
+    }
+
+    #[test]
+    fn what_is_unjoined_of_what_the_server_has() {
+        let this = origin("k", "u");
+        let unmarked = json!({ "metadata": { "annotations": null } });
+        let not_its_own = "it was not joined for this object, or is no longer marked so";
+        let cases = [
+            ("it is as it was", joined_for(&this, json!({})), None),
+            ("something else of it changed", joined_for(&this, json!({ "spec": { "region": "eu" } })), None),
+            ("it is gone", None, Some("it is gone")),
+            ("it is leaving", joined_for(&this, deleting()), Some("it is leaving")),
+            ("a user has taken the mark off", joined_for(&this, unmarked), Some(not_its_own)),
+            ("it was joined for a newer object", joined_for(&origin("k", "v"), json!({})), Some(not_its_own)),
+            ("it was joined from elsewhere", joined_for(&origin("l", "u"), json!({})), Some(not_its_own)),
+        ];
+        for (name, found, left) in cases {
+            let expected = left.map_or_else(
+                || Unjoin::Delete { uid: Some("c-m1".to_owned()), resource_version: Some("7".to_owned()) },
+                Unjoin::Leave,
+            );
+            assert_eq!(unjoin(found.as_deref(), &this), expected, "{name}");
+        }
     }
 
     fn refused(plan: &Plan, expected: &str) -> bool {

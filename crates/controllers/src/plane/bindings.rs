@@ -5,7 +5,9 @@
 //! change (the bindings with copies left there).
 //! Writes: Works; removes the binding's finalizer once its Works are marked for deletion.
 //!
-//! `decide` chooses which Works are deleted; `propagation::render` says what a Work contains.
+//! `decide` chooses which Works are deleted, and for which clusters they are written; `propagation::render`
+//! says what a Work contains, `works::judge` whether it is created, updated or left alone. The template is
+//! read and rendered only after old Works were deleted, since the interpreter may take its time.
 
 mod decide;
 #[cfg(test)]
@@ -23,7 +25,7 @@ use futures::future::join_all;
 use interpreter::Operation;
 use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, expected_clusters, selector};
+use propagation::{Binding, expected_clusters, selector};
 use runtime::events::about;
 use runtime::{Change, Error, Outcome, Queue, Reconcile};
 use serde_json::Value;
@@ -263,24 +265,29 @@ impl<B: StoredBinding> Controller<B> {
     }
 
     /// Brings the Works of the chosen clusters up to date.
-    async fn render(&self, binding: &B) -> Result<(), Error> {
+    async fn render(&self, binding: &B, targets: &[TargetCluster]) -> Result<(), Error> {
         let resource = &binding.spec().resource;
         let Some(template) = self.plane.templates.fetch(resource).await? else { return Ok(()) };
-        if !resource.uid.is_empty() && template.uid() != resource.uid {
-            // The template was deleted and created again; this binding is about to be garbage-collected.
+        // If the template was deleted and created again, this binding is about to be garbage-collected.
+        if !both::stands_for(resource, &template) {
             return Ok(());
         }
         let started = Instant::now();
-        let result = self.ensure_works(binding, &template).await;
+        let result = self.ensure_works(binding, &template, targets).await;
         METRICS.rendered(started, &result);
         result
     }
 
-    async fn ensure_works(&self, binding: &B, template: &Value) -> Result<(), Error> {
+    async fn ensure_works(
+        &self,
+        binding: &B,
+        template: &Value,
+        targets: &[TargetCluster],
+    ) -> Result<(), Error> {
         let (plane, events) = (&self.plane, &self.plane.events);
         let renderer =
             Renderer::new(binding, template, &plane.interpreter, &plane.features).map_err(Error::decision)?;
-        let writes = renderer.targets().iter().map(|target| self.ensure_work(&renderer, template, target));
+        let writes = targets.iter().map(|target| self.ensure_work(&renderer, template, target));
         let mut changed = false;
         let mut errors = Vec::new();
         for result in join_all(writes).await {
@@ -384,7 +391,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
                 let (writer, mirror) = (self.plane.writer.derived(), B::mirror(&self.plane.mirrors));
                 writer.release(mirror, view.binding.as_ref(), B::FINALIZER).await?;
             }
-            Then::Render => self.render(&view.binding).await?,
+            Then::Render(targets) => self.render(&view.binding, &targets).await?,
         }
         match plan.waiting {
             None => Ok(Outcome::Done),

@@ -3,8 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use api::work::{ClusterResourceBinding, ResourceBinding};
+use api::work::{ClusterResourceBinding, ObjectReference, ResourceBinding};
+use propagation::Object;
 use runtime::{Change, Mirror, Queue, Reconcile, controller};
+use serde_json::Value;
 
 use super::{BindingKey, Plane, StoredBinding};
 
@@ -53,4 +55,31 @@ where
 {
     controller::run(namespaced, &namespaced.queue, workers, &namespaced.plane.supervisor);
     controller::run(cluster, &cluster.queue, workers, &cluster.plane.supervisor);
+}
+
+/// Returns whether a template is the object that a binding stands for, and not another one of the same name.
+pub(crate) fn stands_for(resource: &ObjectReference, template: &Value) -> bool {
+    // A binding that was made by hand may leave it open.
+    resource.uid.is_empty() || template.uid() == resource.uid
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn which_template_a_binding_stands_for() {
+        let resource = |uid: &str| ObjectReference { uid: uid.to_owned(), ..ObjectReference::default() };
+        let template = |uid: &str| json!({ "metadata": { "name": "web", "uid": uid } });
+        for (name, uid, found, expected) in [
+            ("this one", "t", "t", true),
+            ("one that was deleted and created again", "t", "u", false),
+            ("any of this name", "", "t", true),
+            ("one that has no uid", "t", "", false),
+        ] {
+            assert_eq!(stands_for(&resource(uid), &template(found)), expected, "{name}");
+        }
+    }
 }

@@ -25,11 +25,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use parking_lot::{Mutex, RwLock};
 use propagation::binding::{self, Inputs};
-use propagation::claim::{self, Claim, Holder};
+use propagation::claim::{Claim, Holder};
 use propagation::index::WaitingSet;
 use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object, Reference as _};
-use runtime::writer::tree_difference;
 use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
@@ -39,7 +38,7 @@ use super::metrics::METRICS;
 use super::mirrored;
 use super::templates::TemplateKey;
 use super::{BindingKey, Plane, Start, StoredBinding, bindings, policies};
-use decide::{Bind, Held, Plan, Touch, View};
+use decide::{Bind, Held, Mark, Plan, Touch, View};
 use policies::Policies;
 use touches::{Taken, Touches};
 
@@ -363,16 +362,11 @@ impl Detector {
         let newest =
             if decide::may_be_anothers(&key) { self.plane.templates.current(&key).await? } else { None };
         let template = newest.as_ref().unwrap_or(template);
-        let mut marked = template.clone();
-        if decide::is_anothers(template) {
-            return Ok(Some(marked));
-        }
-        if !claim.mark(&mut marked) {
-            return self.whole(marked).await;
-        }
-        match tree_difference(template, &marked, Guard::Fields) {
-            Some(patch) => self.plane.templates.patch(&key, patch).await,
-            None => self.whole(marked).await,
+        match decide::mark(template, claim) {
+            Mark::Anothers => Ok(Some(template.clone())),
+            Mark::Carries => self.whole(template.clone()).await,
+            // The policy that claims it claims it again after a crash.
+            Mark::Patch(patch) => self.plane.templates.derived().patch(&key, patch).await,
         }
     }
 
@@ -399,6 +393,7 @@ impl Detector {
         Ok(api.get_opt(&wanted.priority_class_name).await?.and_then(|class| class.value))
     }
 
+    /// Brings the binding of a template in line: reads what is there, has `decide::bind` decide, and takes that one step.
     async fn bind<B: StoredBinding>(
         &self,
         mirror: &Mirror<B>,
@@ -407,19 +402,7 @@ impl Detector {
     ) -> Result<bool, Error> {
         let template = inputs.template;
         let interpreted = binding::interpreted(inputs);
-        let mut desired: B = match binding::build(inputs).await {
-            Ok(desired) => desired,
-            Err(error) => {
-                if let propagation::Error::Interpret { .. } = &error {
-                    let reason = match interpreted {
-                        Some(Operation::InterpretComponent) => reasons::GET_COMPONENTS_FAILED,
-                        _ => reasons::GET_REPLICAS_FAILED,
-                    };
-                    self.plane.events.warning(COMPONENT, template, reason, error.to_string());
-                }
-                return Err(Error::decision(error));
-            }
-        };
+        let desired: B = self.build(inputs, interpreted).await?;
         let name = Binding::metadata(&desired).name.clone().unwrap_or_default();
         let (existing, key) = (mirror.get(template.namespace(), &name), TemplateKey::of(template));
         if existing.as_deref().is_some_and(decide::is_managed) && self.is_anothers_by_now(&key).await? {
@@ -431,29 +414,7 @@ impl Detector {
             decide::bind(existing.as_deref(), &desired, inputs.policy, inputs.claim, touch, memory)
                 .map_err(Error::decision)?
         };
-        let writer = self.plane.writer.derived();
-        let written = match (plan, &existing) {
-            (Bind::Wait, _) => return Err(Error::Waiting(format!("for binding {name} to go"))),
-            (Bind::Nothing { seen }, _) => {
-                if seen {
-                    self.bound.lock().remove(&key);
-                }
-                false
-            }
-            (Bind::Update(wanted), Some(existing)) => {
-                self.bound.lock().remove(&key);
-                // Who claims it may be writing the binding at this very moment; whoever comes second looks again.
-                let guard = if decide::may_be_anothers(&key) { Guard::Version } else { Guard::Fields };
-                writer.update_mirrored(mirror, existing.as_ref(), &wanted, guard).await?
-            }
-            (Bind::Create | Bind::Update(_), _) => {
-                // Admission would give it an identity; control planes without our admission have bindings, too.
-                let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
-                labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-                writer.create(mirror, &desired).await?;
-                true
-            }
-        };
+        let written = self.write_binding(mirror, &key, existing.as_deref(), desired, plan).await?;
         if let (true, Some(operation)) = (written, interpreted) {
             let (what, reason) = match operation {
                 Operation::InterpretComponent => ("components", reasons::GET_COMPONENTS_SUCCEED),
@@ -465,14 +426,62 @@ impl Detector {
         Ok(written)
     }
 
+    /// Returns the binding that a template should have, which may need the interpreter.
+    async fn build<B: StoredBinding>(
+        &self,
+        inputs: &Inputs<'_>,
+        interpreted: Option<Operation>,
+    ) -> Result<B, Error> {
+        let built = binding::build(inputs).await;
+        if let Err(error @ propagation::Error::Interpret { .. }) = &built {
+            let reason = match interpreted {
+                Some(Operation::InterpretComponent) => reasons::GET_COMPONENTS_FAILED,
+                _ => reasons::GET_REPLICAS_FAILED,
+            };
+            self.plane.events.warning(COMPONENT, inputs.template, reason, error.to_string());
+        }
+        built.map_err(Error::decision)
+    }
+
+    /// Returns whether the binding had to be written.
+    async fn write_binding<B: StoredBinding>(
+        &self,
+        mirror: &Mirror<B>,
+        key: &TemplateKey,
+        existing: Option<&B>,
+        mut desired: B,
+        plan: Bind<B>,
+    ) -> Result<bool, Error> {
+        let writer = self.plane.writer.derived();
+        match (plan, existing) {
+            (Bind::Wait, _) => {
+                let name = Binding::metadata(&desired).name.as_deref().unwrap_or_default();
+                Err(Error::Waiting(format!("for binding {name} to go")))
+            }
+            (Bind::Nothing { seen }, _) => {
+                if seen {
+                    self.bound.lock().remove(key);
+                }
+                Ok(false)
+            }
+            (Bind::Update(wanted), Some(existing)) => {
+                self.bound.lock().remove(key);
+                writer.update_mirrored(mirror, existing, &wanted, decide::guard(key)).await
+            }
+            (Bind::Create | Bind::Update(_), _) => {
+                // Admission would give it an identity; control planes without our admission have bindings, too.
+                let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
+                labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
+                writer.create(mirror, &desired).await.map(|()| true)
+            }
+        }
+    }
+
     /// Removes a claim from the template, whose change enqueues it again, and then from the binding. As long
     /// as the binding carries the claim, a policy finds both again after a failure.
     pub(super) async fn release(&self, template: &Value, claim: &Claim) -> Result<(), Error> {
-        let mut released = template.clone();
-        if claim::release(&mut released, claim)
-            && let Some(patch) = tree_difference(template, &released, Guard::Version)
-        {
-            self.plane.templates.patch(&TemplateKey::of(template), patch).await?;
+        if let Some(patch) = decide::unmark(template, claim) {
+            self.plane.templates.derived().patch(&TemplateKey::of(template), patch).await?;
         }
         let name = api::names::binding(template.kind(), template.name());
         self.release_binding(&BindingKey { namespace: template.namespace().to_owned(), name }, claim).await
@@ -530,10 +539,7 @@ async fn release_binding<B: StoredBinding>(
     claim: &Claim,
 ) -> Result<(), Error> {
     let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
-    let mut released = (*binding).clone();
-    if !claim::release_metadata(Binding::metadata_mut(&mut released), claim) {
-        return Ok(());
-    }
+    let Some(released) = decide::unmark_binding(binding.as_ref(), claim) else { return Ok(()) };
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
     // The mirror is updated at once: a policy that is being deleted releases a template with its binding, and
     // then the binding.

@@ -31,7 +31,7 @@ use super::detector::{COMPONENT, Detector, describe, kind_of};
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use crate::mirrors::Mirrors;
-use decide::{Step, View};
+use decide::{Plan, Step, View};
 
 /// What the reconcile needs to know about a policy besides its spec.
 pub(crate) trait Kept: Policy + Stored {
@@ -129,18 +129,18 @@ impl<P: Kept> Policies<P> {
 impl<P: Kept> Reconcile for Policies<P> {
     type Key = Key;
     type View = View<P>;
-    type Plan = Vec<Step>;
+    type Plan = Plan;
 
     async fn observe(&self, key: &Key) -> Result<Option<View<P>>, Error> {
         Ok(observe(&self.detector, &self.mirror, key))
     }
 
-    fn decide(view: &View<P>, _: Timestamp) -> Vec<Step> {
+    fn decide(view: &View<P>, _: Timestamp) -> Plan {
         decide::decide(view)
     }
 
-    async fn apply(&self, _: &Key, view: View<P>, plan: Vec<Step>) -> Result<Outcome, Error> {
-        for step in plan {
+    async fn apply(&self, _: &Key, view: View<P>, plan: Plan) -> Result<Outcome, Error> {
+        for step in plan.steps {
             carry_out(&self.detector, view.policy.as_ref(), step).await?;
         }
         Ok(Outcome::Done)

@@ -3,25 +3,25 @@
 //! Watches: Works (their status and deletion), bindings (a changed template has an outdated status). Writes:
 //! the binding's `aggregatedStatus` and `FullyApplied` condition; the template's status, as the interpreter
 //! aggregates it.
+//!
+//! `decide` says when reports are summed up, and what is then written.
 
+mod decide;
 #[cfg(test)]
 mod on_server;
 
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use api::conditions::work as conditions;
 use api::events as reasons;
-use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use api::work::{AggregatedStatusItem, ClusterResourceBinding, ObjectReference, ResourceBinding, Work};
 use interpreter::Operation;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use propagation::{Binding, Object, check_scope};
-use runtime::writer::tree_difference;
-use runtime::{Change, Error, Guard, Mirror, Outcome, Reconcile, Throttle};
-use serde_json::{Value, json};
+use propagation::Binding;
+use runtime::{Change, Error, Outcome, Reconcile, Throttle};
 
 use crate::interpretation::on_lessons;
 
@@ -30,12 +30,10 @@ use super::both::{self, Bindings};
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::{BindingKey, Plane, Start, StoredBinding};
+use decide::{OfBinding, OfTemplate, Plan, Template, View};
 use runtime::events::about;
 
 const WORKERS: usize = 8;
-/// How long the first report of a binding waits for those of its other clusters. Short enough not to be
-/// noticed, long enough for clusters that are written to at the same time.
-const GATHER: Duration = Duration::from_millis(100);
 
 struct Controller<B> {
     bindings: Bindings<B>,
@@ -117,48 +115,6 @@ fn is_outdated<B: Binding>(old: Option<&B>, new: &B, has_works: impl Fn(&B) -> b
     moved && (placed(new) || has_works(new))
 }
 
-/// Returns whether Works of a binding have not been applied yet. Suspended and failed Works do not count.
-fn more_to_come(works: &[Arc<Work>]) -> bool {
-    works.iter().any(|work| {
-        work.metadata.deletion_timestamp.is_none()
-            && work.spec.suspend_dispatching != Some(true)
-            && !work.status.conditions.iter().any(|condition| condition.type_ == conditions::APPLIED)
-    })
-}
-
-/// What is known of a binding and of its Works.
-pub(crate) struct View<B> {
-    binding: Arc<B>,
-    works: Vec<Arc<Work>>,
-    /// How long to wait after the last write.
-    pause: Option<Duration>,
-    /// Since when some of its clusters have reported and others are about to.
-    gathering: Option<Duration>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
-    Nothing(&'static str),
-    /// More reports are about to come, or the last write was a moment ago.
-    Wait(Duration),
-    /// Sum up what the Works report.
-    Report,
-}
-
-fn decide<B: Binding>(view: &View<B>) -> Plan {
-    if view.binding.metadata().deletion_timestamp.is_some() {
-        return Plan::Nothing("the binding goes");
-    }
-    if let Some(pause) = view.pause {
-        return Plan::Wait(pause);
-    }
-    let waited = view.gathering.unwrap_or_default();
-    match GATHER.checked_sub(waited).filter(|left| !left.is_zero()) {
-        Some(left) if more_to_come(&view.works) => Plan::Wait(left),
-        _ => Plan::Report,
-    }
-}
-
 impl<B: StoredBinding> Reconcile for Controller<B> {
     type Key = BindingKey;
     type View = View<B>;
@@ -171,23 +127,34 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         };
         let works = self.plane.works.of(binding.permanent_id());
         let gathering = self.since.lock().get(key).map(Instant::elapsed);
-        Ok(Some(View { binding, works, pause: self.throttle.wait(key), gathering }))
+        let kind = TemplateKey::of_reference(&binding.spec().resource).kind;
+        let aggregates = self.plane.interpreter.supports(&kind, Operation::AggregateStatus);
+        let mut view = View::new(binding, &works, self.throttle.wait(key), gathering, aggregates);
+        if let Some(items) = view.for_template() {
+            view.template = self.read(&view.binding.spec().resource, items).await;
+        }
+        Ok(Some(view))
     }
 
-    fn decide(view: &View<B>, _: Timestamp) -> Plan {
-        decide(view)
+    fn decide(view: &View<B>, now: Timestamp) -> Plan {
+        decide::decide(view, now)
     }
 
     async fn apply(&self, key: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
         match plan {
             Plan::Nothing(_) => Ok(Outcome::Done),
-            Plan::Wait(left) => {
+            Plan::Wait(left, _) => {
                 self.since.lock().entry(key.clone()).or_insert_with(Instant::now);
                 Ok(Outcome::After(left))
             }
-            Plan::Report => {
+            Plan::Report(report) => {
                 self.since.lock().remove(key);
-                if bring_back(&self.plane, &self.mirror, &view.binding, &view.works).await? {
+                for why in &report.passed_over {
+                    tracing::warn!(controller = component::<B>(), binding = %key, why, "a Work is passed over");
+                }
+                let noted = self.write_binding(&view.binding, report.binding).await?;
+                let shown = self.write_template(&view, report.template).await?;
+                if noted || shown {
                     self.throttle.wrote(key);
                 }
                 Ok(Outcome::Done)
@@ -196,108 +163,77 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     }
 }
 
-/// Returns whether anything was written.
-async fn bring_back<B: StoredBinding>(
-    plane: &Plane,
-    mirror: &Mirror<B>,
-    binding: &Arc<B>,
-    works: &[Arc<Work>],
-) -> Result<bool, Error> {
-    let (now, component) = (Timestamp::now(), component::<B>());
-    let reports = propagation::status::aggregate(works.iter().map(AsRef::as_ref), &binding.spec().resource);
-    for why in &reports.skipped {
-        tracing::warn!(controller = component, binding = %key(binding.as_ref()), %why, "a Work is passed over");
+impl<B: StoredBinding> Controller<B> {
+    /// Reads a template, and asks the interpreter for the status that it has if the clusters report this.
+    async fn read(&self, resource: &ObjectReference, items: &[AggregatedStatusItem]) -> Template {
+        let template = match self.plane.templates.fetch(resource).await {
+            Ok(Some(template)) => template,
+            Ok(None) => return Template::Absent,
+            Err(error) => return Template::Unreadable(error),
+        };
+        if !both::stands_for(resource, &template) {
+            return Template::Another;
+        }
+        let (interpreter, now) = (&self.plane.interpreter, Timestamp::now());
+        let updated = propagation::status::update_template(&template, items, interpreter, now).await;
+        Template::Read { template, updated }
     }
-    let change = |binding: &mut B| {
-        propagation::status::update_binding(binding, &reports.items, now);
-        Ok(())
-    };
-    let written = plane.writer.change_status(binding.as_ref(), change).await;
-    let wrote = matches!(written, Ok(Some(_)));
-    let current = match written {
-        Ok(Some(current)) => {
-            let message = "Update binding with AggregatedStatus successfully.";
-            let subject = about(binding.as_ref());
-            plane.events.normal(component, &subject, reasons::AGGREGATE_STATUS_SUCCEED, message);
-            mirror.note(current.clone());
-            current
-        }
-        Ok(None) => {
-            // There was nothing to write, or the binding is gone; in both cases the computed status is the
-            // current one.
-            let mut current = (**binding).clone();
-            change(&mut current)?;
-            current
-        }
-        Err(error) => {
-            if !error.is_conflict() {
-                let (subject, message) = (about(binding.as_ref()), error.to_string());
-                plane.events.warning(component, &subject, reasons::AGGREGATE_STATUS_FAILED, message);
-            }
-            return Err(error);
-        }
-    };
-    Ok(update_template(plane, &current, component, now).await? || wrote)
-}
 
-async fn update_template<B: StoredBinding>(
-    plane: &Plane,
-    binding: &B,
-    component: &'static str,
-    now: Timestamp,
-) -> Result<bool, Error> {
-    // The binding controller reports it.
-    if check_scope(binding).is_err() {
-        return Ok(false);
-    }
-    let resource = &binding.spec().resource;
-    let template_key = TemplateKey::of_reference(resource);
-    if !plane.interpreter.supports(&template_key.kind, Operation::AggregateStatus) {
-        return Ok(false);
-    }
-    let Some(template) = plane.templates.fetch(resource).await? else { return Ok(false) };
-    // A binding that was made by hand may leave it open.
-    if !resource.uid.is_empty() && template.uid() != resource.uid {
-        return Ok(false);
-    }
-    let items = &binding.status().aggregated_status;
-    let result = async {
-        let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)
-            .await
-            .map_err(Error::decision)?;
-        let Some(updated) = updated else { return Ok(false) };
-        let Some(patch) = status_patch(&template, &updated) else { return Ok(false) };
-        plane.templates.patch_status(&template_key, patch).await?;
-        Ok(true)
-    }
-    .await;
-    match result {
-        Ok(true) => {
-            let message = "Update Resource with AggregatedStatus successfully.";
-            plane.events.normal(component, template.as_ref(), reasons::AGGREGATE_STATUS_SUCCEED, message);
-            Ok(true)
-        }
-        Ok(false) => Ok(false),
-        Err(error) => {
-            let error: Error = error;
-            if !error.is_conflict() {
-                let message = error.to_string();
-                plane.events.warning(component, template.as_ref(), reasons::AGGREGATE_STATUS_FAILED, message);
+    /// Returns whether anything was written.
+    async fn write_binding(&self, binding: &Arc<B>, step: OfBinding) -> Result<bool, Error> {
+        let OfBinding::Write(summary) = step else { return Ok(false) };
+        let (events, subject) = (&self.plane.events, about(binding.as_ref()));
+        let change = |binding: &mut B| {
+            summary.update(binding);
+            Ok(())
+        };
+        match self.plane.writer.change_status(binding.as_ref(), change).await {
+            Ok(Some(current)) => {
+                let message = "Update binding with AggregatedStatus successfully.";
+                events.normal(component::<B>(), &subject, reasons::AGGREGATE_STATUS_SUCCEED, message);
+                self.mirror.note(current);
+                Ok(true)
             }
-            Err(error)
+            // The binding is gone, or somebody else has written the same.
+            Ok(None) => Ok(false),
+            Err(error) => {
+                if !error.is_conflict() {
+                    let message = error.to_string();
+                    events.warning(component::<B>(), &subject, reasons::AGGREGATE_STATUS_FAILED, message);
+                }
+                Err(error)
+            }
         }
     }
-}
 
-/// Returns the patch of the status alone, valid only for the template that was read.
-fn status_patch(template: &Value, updated: &Value) -> Option<Value> {
-    let only_status = |object: &Value| {
-        json!({
-            "metadata": {"resourceVersion": template.resource_version()},
-            "status": object.get("status").cloned().unwrap_or_else(|| json!({})),
-        })
-    };
-    tree_difference(&only_status(template), &only_status(updated), Guard::Version)
+    /// Returns whether anything was written.
+    async fn write_template(&self, view: &View<B>, step: OfTemplate) -> Result<bool, Error> {
+        let result = match step {
+            OfTemplate::Leave(_) => return Ok(false),
+            OfTemplate::Unreadable(why) => return Err(Error::Decision(why.into())),
+            OfTemplate::Fail(why) => Err(Error::Decision(why.into())),
+            OfTemplate::Patch(patch) => {
+                let key = TemplateKey::of_reference(&view.binding.spec().resource);
+                self.plane.templates.patch_status(&key, patch).await
+            }
+        };
+        let (events, Template::Read { template, .. }) = (&self.plane.events, &view.template) else {
+            return result.map(|()| true);
+        };
+        match &result {
+            Ok(()) => {
+                let message = "Update Resource with AggregatedStatus successfully.";
+                let reason = reasons::AGGREGATE_STATUS_SUCCEED;
+                events.normal(component::<B>(), template.as_ref(), reason, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let (reason, message) = (reasons::AGGREGATE_STATUS_FAILED, error.to_string());
+                events.warning(component::<B>(), template.as_ref(), reason, message);
+            }
+            Err(_) => {}
+        }
+        result.map(|()| true)
+    }
 }
 
 fn component<B: Binding>() -> &'static str {
@@ -310,6 +246,8 @@ fn component<B: Binding>() -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::fixtures::{self, deleting, merged, work};
 
@@ -317,43 +255,6 @@ mod tests {
         json!({ "status": { "conditions": [{
             "type": "Applied", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
         }] } })
-    }
-
-    fn millis(millis: u64) -> Option<Duration> {
-        Some(Duration::from_millis(millis))
-    }
-
-    #[test]
-    fn when_a_binding_is_reported() {
-        let wait = |left: u64| Plan::Wait(Duration::from_millis(left));
-        let (done, coming) = (applied("True"), json!({}));
-        let suspended = json!({ "spec": { "suspendDispatching": true } });
-        let cases = [
-            ("all have reported", json!({}), vec![done.clone()], None, None, Plan::Report),
-            ("there are no Works", json!({}), vec![], None, None, Plan::Report),
-            ("one is about to report", json!({}), vec![done.clone(), coming.clone()], None, None, wait(100)),
-            ("it has been waited for", json!({}), vec![coming.clone()], None, millis(60), wait(40)),
-            (
-                "it was waited for long enough",
-                json!({}),
-                vec![coming.clone()],
-                None,
-                millis(100),
-                Plan::Report,
-            ),
-            ("and longer", json!({}), vec![coming.clone()], None, millis(5000), Plan::Report),
-            ("failed is reported, too", json!({}), vec![applied("False")], None, None, Plan::Report),
-            ("what is suspended is not waited for", json!({}), vec![suspended], None, None, Plan::Report),
-            ("what goes is not waited for", json!({}), vec![deleting()], None, None, Plan::Report),
-            ("the last write was a moment ago", json!({}), vec![done.clone()], millis(150), None, wait(150)),
-            ("pause before gathering", json!({}), vec![coming], millis(10), millis(100), wait(10)),
-            ("the binding goes", deleting(), vec![done], None, None, Plan::Nothing("the binding goes")),
-        ];
-        for (name, binding, works, pause, gathering, expected) in cases {
-            let works = works.into_iter().map(|otherwise| work("m1", otherwise)).collect();
-            let view = View { binding: Arc::new(fixtures::binding(binding)), works, pause, gathering };
-            assert_eq!(decide(&view), expected, "{name}");
-        }
     }
 
     #[test]
@@ -399,17 +300,5 @@ mod tests {
             let found = is_outdated(old.as_ref(), &fixtures::binding(new), |_| has_works);
             assert_eq!(found, expected, "{name}");
         }
-    }
-
-    #[test]
-    fn the_patch_of_a_template_has_its_status_alone_and_is_valid_once() {
-        let template = |labels: Value, status: Value| json!({ "metadata": { "resourceVersion": "7", "labels": labels }, "status": status });
-        let old = template(json!({}), json!({ "a": 1 }));
-        assert_eq!(status_patch(&old, &old), None);
-        let new = template(json!({ "l": "v" }), json!({ "a": 2 }));
-        assert_eq!(
-            status_patch(&old, &new),
-            Some(json!({ "metadata": { "resourceVersion": "7" }, "status": { "a": 2 } }))
-        );
     }
 }

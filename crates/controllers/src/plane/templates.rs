@@ -21,7 +21,7 @@ use kube::runtime::watcher;
 use parking_lot::RwLock;
 use propagation::Object;
 use propagation::skip::SkipRules;
-use runtime::{Change, Error, Mirror, Supervisor};
+use runtime::{Change, Error, Mirror, Supervisor, Writer};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -66,7 +66,7 @@ impl TemplateKey {
 type Told = Box<dyn Fn(&Change<Value>) + Send + Sync>;
 
 pub(crate) struct Templates {
-    client: Client,
+    writer: Writer,
     skip: SkipRules,
     kinds: RwLock<BTreeMap<Gvk, Kind>>,
     /// Served kinds that policies skip and that no template depends on. They are not mirrored.
@@ -97,9 +97,9 @@ struct Kind {
 }
 
 impl Templates {
-    pub(crate) fn new(client: Client, skip: SkipRules) -> Arc<Self> {
+    pub(crate) fn new(writer: Writer, skip: SkipRules) -> Arc<Self> {
         Arc::new(Self {
-            client,
+            writer,
             skip,
             kinds: RwLock::default(),
             passed_over: RwLock::default(),
@@ -167,17 +167,33 @@ impl Templates {
             return Ok(Some(template));
         }
         let served = self.served(&key.kind)?;
-        match self.api(&served, &key.namespace).get(&key.name).await {
+        match api(self.writer.client(), &served, &key.namespace).get(&key.name).await {
             Ok(object) => Ok(Some(Arc::new(tree(object, &served.resource)))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Patches a template; returns it as it now is, or nothing if it is gone.
+    /// Returns what patches templates with what can be computed again from other stored objects: it need not
+    /// wait for the disk.
+    pub(crate) fn derived(&self) -> Derived<'_> {
+        Derived(self)
+    }
+
+    /// Patches a template; returns it as it now is, or nothing if it is gone. The write is durable: templates
+    /// are the users' own objects, and what becomes of them in members follows from them.
     pub(crate) async fn patch(&self, key: &TemplateKey, patch: Value) -> Result<Option<Value>, Error> {
+        self.patch_by(&self.writer, key, patch).await
+    }
+
+    async fn patch_by(
+        &self,
+        writer: &Writer,
+        key: &TemplateKey,
+        patch: Value,
+    ) -> Result<Option<Value>, Error> {
         let served = self.served(&key.kind)?;
-        let api = self.api(&served, &key.namespace);
+        let api = api(writer.client(), &served, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(object) => Ok(Some(tree(object, &served.resource))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -198,14 +214,15 @@ impl Templates {
     /// Returns a template as the server has it.
     pub(crate) async fn current(&self, key: &TemplateKey) -> Result<Option<Value>, Error> {
         let served = self.served(&key.kind)?;
-        let found = self.api(&served, &key.namespace).get_opt(&key.name).await?;
+        let found = api(self.writer.client(), &served, &key.namespace).get_opt(&key.name).await?;
         Ok(found.map(|found| tree(found, &served.resource)))
     }
 
-    /// Patches a template's status; it is fine if the template is gone.
+    /// Patches a template's status; it is fine if the template is gone. As every status it shows what was
+    /// observed, so it can always be computed again.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
         let served = self.served(&key.kind)?;
-        let api = self.api(&served, &key.namespace);
+        let api = api(self.writer.derived().client(), &served, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -218,14 +235,6 @@ impl Templates {
         mirrored
             .or_else(|| self.passed_over.read().get(kind).cloned())
             .ok_or_else(|| Error::UnknownKind(kind.to_string()))
-    }
-
-    fn api(&self, served: &Served, namespace: &str) -> Api<DynamicObject> {
-        if served.namespaced {
-            Api::namespaced_with(self.client.clone(), namespace, &served.resource)
-        } else {
-            Api::all_with(self.client.clone(), &served.resource)
-        }
     }
 
     /// Waits until the objects of all kinds are known; a kind that cannot be listed is not waited for any longer
@@ -272,10 +281,10 @@ impl Templates {
     }
 
     async fn discover(self: &Arc<Self>, supervisor: &Supervisor) -> Result<(), Error> {
-        let discovery = match Discovery::new(self.client.clone()).run_aggregated().await {
+        let discovery = match Discovery::new(self.writer.client().clone()).run_aggregated().await {
             Ok(discovery) => discovery,
             // Older servers know the one-by-one form only.
-            Err(_) => Discovery::new(self.client.clone()).run().await?,
+            Err(_) => Discovery::new(self.writer.client().clone()).run().await?,
         };
         let known = self.kinds.read().iter().map(|(gvk, kind)| (gvk.clone(), kind.served.clone())).collect();
         let needed = self.needed.read().clone();
@@ -302,7 +311,7 @@ impl Templates {
         if let Some(before) = before {
             before.stop.cancel();
         }
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.served.resource);
+        let api = Api::<DynamicObject>::all_with(self.writer.client().clone(), &kind.served.resource);
         let name = format!("mirror/{}", kind.served.resource.plural);
         supervisor.keep_until(name, kind.stop.clone(), move || {
             let (Kind { served, mirror, stop }, api) = (kind.clone(), api.clone());
@@ -343,6 +352,24 @@ impl Templates {
             }
         });
         mirror
+    }
+}
+
+/// Patches templates without waiting for the disk.
+pub(crate) struct Derived<'a>(&'a Templates);
+
+impl Derived<'_> {
+    /// As [`Templates::patch`], for what can be computed again from other stored objects.
+    pub(crate) async fn patch(&self, key: &TemplateKey, patch: Value) -> Result<Option<Value>, Error> {
+        self.0.patch_by(&self.0.writer.derived(), key, patch).await
+    }
+}
+
+fn api(client: &Client, served: &Served, namespace: &str) -> Api<DynamicObject> {
+    if served.namespaced {
+        Api::namespaced_with(client.clone(), namespace, &served.resource)
+    } else {
+        Api::all_with(client.clone(), &served.resource)
     }
 }
 
@@ -597,7 +624,7 @@ mod tests {
         let skip = SkipRules::new("v1/ConfigMap", []).expect("a rule");
         let world = World::with(Settings { skip: skip.clone(), ..Settings::default() }).await;
         let map = world.template("web", json!({})).await;
-        let templates = Templates::new(world.plane.client().clone(), skip);
+        let templates = Templates::new(world.environment.writer.clone(), skip);
         let kind = Gvk::new("", "v1", "ConfigMap");
         assert!(matches!(templates.need(&kind), Err(Error::UnknownKind(_))), "nothing was discovered yet");
         assert!(templates.needed.read().is_empty());
@@ -611,6 +638,31 @@ mod tests {
             matches!(templates.need(&Gvk::new("", "v1", "Secret")), Ok(true)),
             "others are mirrored anyway"
         );
+        world.supervisor.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_write_to_a_template_is_durable_unless_it_can_be_computed_again() {
+        let world = World::new().await;
+        let key = TemplateKey::of(&world.template("web", json!({})).await);
+        let templates = &world.plane.templates;
+        let label = |value: &str| json!({ "metadata": { "labels": { "a": value } } });
+        let (nowhere, write) = (Vec::<String>::new(), vec!["PATCH */configmaps/web".to_owned()]);
+        world.writes();
+        templates.patch(&key, label("1")).await.expect("written");
+        assert_eq!(world.durable_writes(), write, "what cannot be computed again");
+        templates.patch_unless_equal(&key, label("2")).await.expect("written");
+        assert_eq!(world.durable_writes(), write, "the same, unless it is there");
+        templates.patch_unless_equal(&key, label("2")).await.expect("it is there");
+        assert_eq!(world.writes(), nowhere);
+        let found = templates.derived().patch(&key, label("3")).await.expect("written").expect("it exists");
+        assert_eq!(found["metadata"]["labels"]["a"], "3");
+        assert_eq!(world.durable_writes(), nowhere, "a claim");
+        let gone = TemplateKey { kind: Gvk::new("apps", "v1", "Deployment"), ..key };
+        templates.patch_status(&gone, json!({ "status": {} })).await.expect("it is gone, and that is fine");
+        assert_eq!(world.durable_writes(), nowhere, "a status");
+        assert_eq!(templates.patch(&gone, label("1")).await.expect("that is fine"), None);
+        assert_eq!(templates.derived().patch(&gone, label("1")).await.expect("that is fine"), None);
         world.supervisor.stop().await;
     }
 

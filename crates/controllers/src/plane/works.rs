@@ -124,36 +124,52 @@ impl Works {
     /// Creates or updates a Work as wanted; returns whether anything had to be written.
     pub(super) async fn ensure(&self, writer: &Writer, desired: &DesiredWork) -> Result<bool, Error> {
         let existing = self.mirror.get(&desired.namespace, &desired.name);
-        let fresh_id = || uuid::Uuid::new_v4().to_string();
-        match decide(existing.as_deref(), desired, fresh_id).map_err(Error::decision)? {
-            Ensure::Nothing => Ok(false),
+        let step = judge(existing, desired, fresh_id).map_err(Error::decision)?;
+        self.carry_out(writer, step).await
+    }
+
+    /// Writes a Work; returns whether anything had to be written.
+    async fn carry_out(&self, writer: &Writer, step: Step) -> Result<bool, Error> {
+        match step {
+            Step::Leave(_) => Ok(false),
             // In the mirror at once: a binding that is deleted right after its Works were created must find them.
-            Ensure::Create(work) => writer.create(&self.mirror, work.as_ref()).await.map(|()| true),
-            Ensure::Update(wanted) => {
-                let Some(existing) = existing else { return Ok(false) };
-                writer.update_mirrored(&self.mirror, existing.as_ref(), &wanted, Guard::Fields).await
+            Step::Create(work) => writer.create(&self.mirror, work.as_ref()).await.map(|()| true),
+            Step::Update { from, to } => {
+                writer.update_mirrored(&self.mirror, from.as_ref(), &to, Guard::Fields).await
             }
         }
     }
 }
 
-/// The write that makes a Work as wanted.
-#[derive(Debug, PartialEq)]
-enum Ensure {
-    Create(Box<Work>),
-    Update(Box<Work>),
-    Nothing,
+fn fresh_id() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
-fn decide(
-    existing: Option<&Work>,
+/// The write that makes a Work as wanted.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Create(Box<Work>),
+    Update {
+        from: Arc<Work>,
+        to: Box<Work>,
+    },
+    /// Nothing, for this reason.
+    Leave(&'static str),
+}
+
+/// Decides about one Work. Errors: the Work is being deleted, or is not ours.
+fn judge(
+    existing: Option<Arc<Work>>,
     desired: &DesiredWork,
     fresh_id: impl FnOnce() -> String,
-) -> propagation::Result<Ensure> {
-    if let Some(existing) = existing {
-        let mut wanted = existing.clone();
-        let changed = desired.update(&mut wanted)?;
-        return Ok(if changed { Ensure::Update(Box::new(wanted)) } else { Ensure::Nothing });
+) -> propagation::Result<Step> {
+    if let Some(from) = existing {
+        let mut to = from.as_ref().clone();
+        let changed = desired.update(&mut to)?;
+        return Ok(match changed {
+            true => Step::Update { from, to: Box::new(to) },
+            false => Step::Leave("it is as wanted"),
+        });
     }
     let mut work = desired.create();
     // Admission would add the permanent id, but the control plane may run without our admission.
@@ -162,7 +178,7 @@ fn decide(
         stamp(manifest, Some(&id));
     }
     work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id);
-    Ok(Ensure::Create(Box::new(work)))
+    Ok(Step::Create(Box::new(work)))
 }
 
 #[cfg(test)]
@@ -183,9 +199,54 @@ mod tests {
     }
 
     fn made(data: &str) -> Work {
-        match decide(None, &desired(data), || "fresh".to_owned()) {
-            Ok(Ensure::Create(work)) => *work,
+        match judge(None, &desired(data), || "fresh".to_owned()) {
+            Ok(Step::Create(work)) => *work,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_a_work() {
+        let with = |otherwise: Value| {
+            let tree = serde_json::to_value(made("a")).expect("a tree");
+            Some(Arc::new(read::<Work>(merged(tree, otherwise))))
+        };
+        let suspended = || desired("a").suspended(Some(true));
+        let cases = [
+            ("there is none", None, desired("a"), "create"),
+            ("it is as wanted", with(json!({})), desired("a"), "leave: it is as wanted"),
+            ("it has another manifest", with(json!({})), desired("b"), "update"),
+            ("it is to be suspended", with(json!({})), suspended(), "update"),
+            (
+                "it is suspended",
+                with(json!({ "spec": { "suspendDispatching": true } })),
+                suspended(),
+                "leave: it is as wanted",
+            ),
+            (
+                "members have reported",
+                with(json!({ "status": { "conditions": [{
+                    "type": "Applied", "status": "True", "reason": "r", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }] } })),
+                desired("a"),
+                "leave: it is as wanted",
+            ),
+            ("it goes", with(deleting()), desired("a"), "refuse"),
+        ];
+        for (name, existing, desired, expected) in cases {
+            let words = match judge(existing.clone(), &desired, || "fresh".to_owned()) {
+                Ok(Step::Create(_)) => "create".to_owned(),
+                Ok(Step::Update { from, to }) => {
+                    assert_eq!(Some(&from), existing.as_ref(), "{name}: the difference to what was seen");
+                    let again = judge(Some(Arc::from(to)), &desired, || panic!("no new identity"));
+                    assert!(matches!(again, Ok(Step::Leave(_))), "{name}: once is enough: {again:?}");
+                    "update".to_owned()
+                }
+                Ok(Step::Leave(why)) => format!("leave: {why}"),
+                Err(_) => "refuse".to_owned(),
+            };
+            assert_eq!(words, expected, "{name}");
         }
     }
 
@@ -206,13 +267,14 @@ mod tests {
 
     #[test]
     fn a_work_that_is_as_wanted_is_left_alone() {
-        let plan = decide(Some(&made("a")), &desired("a"), || panic!("no new identity"));
-        assert!(matches!(plan, Ok(Ensure::Nothing)), "{plan:?}");
+        let step = judge(Some(Arc::new(made("a"))), &desired("a"), || panic!("no new identity"));
+        assert!(matches!(step, Ok(Step::Leave("it is as wanted"))), "{step:?}");
     }
 
     #[test]
     fn a_work_that_differs_keeps_its_identity() {
-        let Ok(Ensure::Update(work)) = decide(Some(&made("a")), &desired("b"), || panic!("no new identity"))
+        let existing = Some(Arc::new(made("a")));
+        let Ok(Step::Update { to: work, .. }) = judge(existing, &desired("b"), || panic!("no new identity"))
         else {
             panic!("an update")
         };
@@ -228,7 +290,7 @@ mod tests {
                 .metadata
                 .deletion_timestamp;
         assert!(matches!(
-            decide(Some(&going), &desired("b"), String::new),
+            judge(Some(Arc::new(going)), &desired("b"), String::new),
             Err(propagation::Error::WorkBeingDeleted { .. })
         ));
     }

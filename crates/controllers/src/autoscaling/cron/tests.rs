@@ -293,3 +293,61 @@ fn which_changes_count() {
         assert_eq!(is_news(&change), expected, "{name}");
     }
 }
+
+#[test]
+fn which_limits_a_rule_moves() {
+    let found: FederatedHPA = read(json!({
+        "metadata": { "name": "f", "namespace": "default" },
+        "spec": {
+            "minReplicas": 2, "maxReplicas": 8,
+            "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },
+        },
+    }));
+    for (name, otherwise, expected) in [
+        ("both", json!({ "targetMinReplicas": 3, "targetMaxReplicas": 9 }), (Some(3), 9)),
+        ("the lower one", json!({ "targetMinReplicas": 3 }), (Some(3), 8)),
+        ("the upper one", json!({ "targetMaxReplicas": 9 }), (Some(2), 9)),
+        ("none: its replicas are for workloads", json!({}), (Some(2), 8)),
+        ("those that it has", json!({ "targetMinReplicas": 2, "targetMaxReplicas": 8 }), (Some(2), 8)),
+    ] {
+        let moved = with_limits(&found, &read(rule(otherwise)));
+        assert_eq!((moved.spec.min_replicas, moved.spec.max_replicas), expected, "{name}");
+        assert_eq!(moved.metadata, found.metadata, "{name}");
+    }
+}
+
+#[test]
+fn which_targets_have_limits() {
+    let told = |kind: &str| {
+        let mut scaler = scaler(json!([])).as_ref().clone();
+        scaler.spec.scale_target_ref.api_version = "autoscaling.karmada.io/v1alpha1".to_owned();
+        scaler.spec.scale_target_ref.kind = kind.to_owned();
+        unsupported(&scaler)
+    };
+    assert_eq!(told("FederatedHPA"), None);
+    let expected = "CronFederatedHPA(default/c) do not support scale target autoscaling.karmada.io/v1alpha1/CronFederatedHPA";
+    assert_eq!(told("CronFederatedHPA").as_deref(), Some(expected));
+}
+
+#[test]
+fn how_many_replicas_a_rule_asks_for_and_when_they_are_written() {
+    let target = scaler(json!([])).spec.scale_target_ref.clone();
+    let asked = |otherwise: Value| replicas(&read(rule(otherwise)), &target);
+    assert_eq!(asked(json!({})), Ok(4));
+    assert_eq!(asked(json!({ "targetReplicas": 0 })), Ok(0));
+    let fault = "rule r has no targetReplicas to scale Deployment to".to_owned();
+    assert_eq!(asked(json!({ "targetReplicas": null })), Err(fault));
+    for (name, scale, expected) in [
+        ("it says so", json!({ "spec": { "replicas": 4 } }), None),
+        ("it says something else", json!({ "spec": { "replicas": 3 } }), Some(4)),
+        ("it says nothing", json!({}), Some(4)),
+        ("it runs as many, and says nothing", json!({ "status": { "replicas": 4 } }), Some(4)),
+        (
+            "it says so, and runs fewer",
+            json!({ "spec": { "replicas": 4 }, "status": { "replicas": 1 } }),
+            None,
+        ),
+    ] {
+        assert_eq!(to_set(&Scale::read(scale), 4), expected, "{name}");
+    }
+}

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::cluster::Cluster;
-use api::work::Work;
+use api::work::{TargetCluster, Work};
 use jiff::Timestamp;
 use propagation::withdrawal::{self, Leftover, Verdict};
-use propagation::{Binding, check_scope, directly_purged_clusters, expected_clusters};
+use propagation::{Binding, check_scope, directly_purged_clusters, expected_clusters, target_clusters};
 use runtime::Key;
 
 use crate::plane::removals::{Permit, Request, permit};
@@ -72,8 +72,8 @@ pub(super) enum Why {
 pub(super) enum Then {
     /// Take the finalizer off the binding.
     Release,
-    /// Bring the Works of the chosen clusters up to date.
-    Render,
+    /// Bring the Works of these clusters up to date.
+    Render(Vec<TargetCluster>),
     /// Nothing, for this reason.
     Nothing(&'static str),
     /// Look again later.
@@ -134,7 +134,7 @@ fn without_limit<B: Binding>(view: &View<B>) -> Plan {
     } else if let Err(error) = check_scope(binding.as_ref()) {
         Then::Refuse(error.to_string())
     } else {
-        Then::Render
+        Then::Render(target_clusters(binding.spec()))
     };
     plan
 }
@@ -356,18 +356,30 @@ mod tests {
         let waiting = plan_in(Some("True"), true, required_in("m1"), works(&["m1", "m2"]));
         assert_eq!(
             (waiting.delete, waiting.waiting.as_deref(), waiting.then),
-            (vec![], Some("m2"), Then::Render)
+            (vec![], Some("m2"), render(&["m1"]))
         );
         let free = plan_in(Some("True"), false, required_in("m1"), works(&["m1", "m2"]));
         assert_eq!((free.delete, free.waiting), (vec![gone("m2", Why::ClusterLeft)], None));
+    }
+
+    fn render(clusters: &[&str]) -> Then {
+        let target = |name: &&str| TargetCluster { name: (*name).to_owned(), ..TargetCluster::default() };
+        Then::Render(clusters.iter().map(target).collect())
     }
 
     #[test]
     fn what_comes_then() {
         let held = json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } });
         let cases: Vec<(&str, Value, Vec<Arc<Work>>, Then)> = vec![
-            ("chosen clusters", chosen(&["m1"]), vec![], Then::Render),
-            ("no clusters", chosen(&[]), vec![], Then::Render),
+            ("chosen clusters", chosen(&["m1"]), vec![], render(&["m1"])),
+            ("no clusters", chosen(&[]), vec![], render(&[])),
+            (
+                "chosen and required ones",
+                merged(chosen(&["m2"]), required_in("m1")),
+                vec![],
+                render(&["m2", "m1"]),
+            ),
+            ("chosen and required", merged(chosen(&["m1"]), required_in("m1")), vec![], render(&["m1"])),
             ("the binding goes", merged(deleting(), held), works(&["m1"]), Then::Release),
             (
                 "the binding goes, held by others",
@@ -397,19 +409,19 @@ mod tests {
                 "the old copy is gone",
                 merged(chosen(&["m2"]), evicted("m1", "Directly")),
                 works(&["m2"]),
-                Then::Render,
+                render(&["m2"]),
             ),
             (
                 "the old copy stays: another object needs it",
                 merged(merged(chosen(&["m2"]), evicted("m1", "Directly")), required_in("m1")),
                 works(&["m1"]),
-                Then::Render,
+                render(&["m2", "m1"]),
             ),
             (
                 "an eviction that lets the old copy stay",
                 merged(chosen(&["m2"]), evicted("m1", "Gracefully")),
                 works(&["m1"]),
-                Then::Render,
+                render(&["m2"]),
             ),
         ];
         for (name, binding, works, expected) in cases {

@@ -5,6 +5,7 @@ use api::policy::{ClusterOverridePolicy, OverridePolicy, PropagationPolicy};
 use api::work::Work;
 use http::Method;
 use kube::api::{DeleteParams, ListParams};
+use propagation::Object;
 use runtime::Key;
 use serde_json::json;
 

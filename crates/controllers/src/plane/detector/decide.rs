@@ -6,9 +6,11 @@ use api::labels::{BINDING_MANAGED_BY, RESOURCE_TEMPLATE_CLAIMED_BY};
 use api::policy::PropagationSpec;
 use propagation::activation::specification_changed;
 use propagation::binding::{self, Change};
-use propagation::claim::Claim;
+use propagation::claim::{self, Claim};
 use propagation::policies::{Choice, Policy};
 use propagation::{Binding, Object};
+use runtime::Guard;
+use runtime::writer::tree_difference;
 use serde_json::Value;
 
 use crate::plane::mirrored;
@@ -151,6 +153,48 @@ fn apply(view: &View, policy: &Choice) -> Plan {
         Choice::ClusterPolicy(policy) => policy.is_lazy(),
     };
     Plan::Apply { policy: policy.clone(), bind: view.touch.by_user || !lazy }
+}
+
+/// How a policy's claim gets onto a template.
+#[derive(Debug, PartialEq)]
+pub(super) enum Mark {
+    /// Another controller has claimed it.
+    Anothers,
+    /// It carries the claim already.
+    Carries,
+    /// This patch puts it on.
+    Patch(Value),
+}
+
+/// Decides how a template is claimed.
+pub(super) fn mark(template: &Value, claim: &Claim) -> Mark {
+    if is_anothers(template) {
+        return Mark::Anothers;
+    }
+    let mut marked = template.clone();
+    if !claim.mark(&mut marked) {
+        return Mark::Carries;
+    }
+    tree_difference(template, &marked, Guard::Fields).map_or(Mark::Carries, Mark::Patch)
+}
+
+/// Returns the patch that takes a claim off a template; nothing if the template does not carry it.
+pub(super) fn unmark(template: &Value, claim: &Claim) -> Option<Value> {
+    let mut released = template.clone();
+    claim::release(&mut released, claim).then_some(())?;
+    tree_difference(template, &released, Guard::Version)
+}
+
+/// Returns a binding without a claim; nothing if the binding does not carry it.
+pub(super) fn unmark_binding<B: Binding>(binding: &B, claim: &Claim) -> Option<B> {
+    let mut released = binding.clone();
+    claim::release_metadata(released.metadata_mut(), claim).then_some(released)
+}
+
+/// Returns how the update of a template's binding is guarded: another controller that claims the template may be
+/// writing the binding at this very moment, and whoever comes second looks again.
+pub(super) fn guard(key: &TemplateKey) -> Guard {
+    if may_be_anothers(key) { Guard::Version } else { Guard::Fields }
 }
 
 /// What to do with the binding of a template.
@@ -457,6 +501,85 @@ mod tests {
                 Bind::Wait => "wait",
             };
             assert_eq!(words, expected, "{name}");
+        }
+    }
+
+    /// The template as the claim leaves it.
+    fn claimed(otherwise: Value) -> Value {
+        let mut claimed = template(json!({}));
+        assert!(claim().mark(&mut claimed));
+        merged(claimed, otherwise)
+    }
+
+    #[test]
+    fn how_a_template_is_claimed() {
+        let other = |by: &str| json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: by } } });
+        let taken =
+            json!({ "metadata": { "labels": { "propagationpolicy.karmada.io/permanent-id": "other" } } });
+        let cases = [
+            ("nobody has", template(json!({})), "patch"),
+            ("this policy has", claimed(json!({})), "carries"),
+            ("another policy has: it is taken over", claimed(taken), "patch"),
+            ("another controller has", template(other("x")), "another's"),
+            ("another controller has, and this policy", claimed(other("x")), "another's"),
+            ("nobody has: an empty mark is none", template(other("")), "patch"),
+        ];
+        for (name, template, expected) in cases {
+            let words = match mark(&template, &claim()) {
+                Mark::Anothers => "another's",
+                Mark::Carries => "carries",
+                Mark::Patch(patch) => {
+                    assert_eq!(
+                        patch["metadata"].get("resourceVersion"),
+                        None,
+                        "{name}: whatever else changes"
+                    );
+                    let marked = merged(template, patch);
+                    assert_eq!(Claim::read(&marked), Some(claim()), "{name}");
+                    assert_eq!(mark(&marked, &claim()), Mark::Carries, "{name}: once is enough");
+                    "patch"
+                }
+            };
+            assert_eq!(words, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn how_a_claim_is_taken_off() {
+        let other = Claim { id: "other".to_owned(), ..claim() };
+        let cases = [
+            ("it carries it", claimed(json!({})), claim(), true),
+            ("it carries none", template(json!({})), claim(), false),
+            ("it carries another one", claimed(json!({})), other, false),
+        ];
+        for (name, template, claim, expected) in cases {
+            let patch = unmark(&template, &claim);
+            assert_eq!(patch.is_some(), expected, "{name}");
+            let metadata = template["metadata"].clone();
+            let binding = desired(
+                json!({ "metadata": { "labels": metadata["labels"], "annotations": metadata["annotations"] } }),
+            );
+            let released = unmark_binding(&binding, &claim);
+            assert_eq!(released.is_some(), expected, "{name}, its binding");
+            let (Some(patch), Some(released)) = (patch, released) else { continue };
+            assert_eq!(patch["metadata"]["resourceVersion"], "7", "{name}: of what was read");
+            let bare = merged(template, patch);
+            assert_eq!((Claim::read(&bare), unmark(&bare, &claim)), (None, None), "{name}: once is enough");
+            assert!(unmark_binding(&released, &claim).is_none(), "{name}: once is enough");
+        }
+    }
+
+    #[test]
+    fn what_two_controllers_may_write_is_guarded_by_its_version() {
+        for (api_version, kind, expected) in [
+            ("v1", "Service", Guard::Version),
+            ("networking.k8s.io/v1", "Ingress", Guard::Version),
+            ("v1", "ConfigMap", Guard::Fields),
+            ("apps/v1", "Deployment", Guard::Fields),
+            ("example.io/v1", "Service", Guard::Fields),
+        ] {
+            let template = template(json!({ "apiVersion": api_version, "kind": kind }));
+            assert_eq!(guard(&TemplateKey::of(&template)), expected, "{api_version} {kind}");
         }
     }
 

@@ -102,6 +102,18 @@ async fn a_template_is_claimed_and_bound_once() {
 }
 
 #[tokio::test]
+async fn a_claim_and_a_binding_do_not_wait_for_the_disk() {
+    let test = Test::new().await;
+    test.policy("p", json!({})).await;
+    test.world.template("web", json!({})).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.durable_writes(), [""; 0], "the policy claims and binds it again after a crash");
+    assert!(test.stored_binding("web").await.is_some());
+    test.end().await;
+}
+
+#[tokio::test]
 async fn components_that_are_listed_and_that_cannot_be_are_told_of() {
     let gate = api::features::MULTIPLE_POD_TEMPLATES_SCHEDULING;
     let features = Settings::default().features.with(gate, true);

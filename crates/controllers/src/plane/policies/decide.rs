@@ -24,6 +24,13 @@ pub(crate) struct View<P> {
     pub(super) named: Vec<(TemplateKey, Preemption)>,
 }
 
+/// What to do, in this order, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(super) why: &'static str,
+    pub(super) steps: Vec<Step>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Give it what admission would have given it: its permanent id and its finalizer.
@@ -40,7 +47,13 @@ pub(crate) enum Step {
     LetGo,
 }
 
-pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
+/// Why something is done.
+const GOES: &str = "the policy goes, and takes its claims along";
+const UNKNOWN: &str = "the policy has no permanent id to claim with";
+const SELECTS: &str = "the policy may say something else about these templates";
+const SETTLED: &str = "the policy has no templates, and none waits for it";
+
+pub(super) fn decide<P: Policy>(view: &View<P>) -> Plan {
     let (policy, mut steps) = (view.policy.as_ref(), Vec::new());
     let mut add = |step: Step| {
         if !steps.contains(&step) {
@@ -58,10 +71,10 @@ pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
             }
         }
         add(Step::LetGo);
-        return steps;
+        return Plan { why: GOES, steps };
     }
     if !view.has_identity {
-        return vec![Step::Introduce];
+        return Plan { why: UNKNOWN, steps: vec![Step::Introduce] };
     }
     // A template that is not mirrored yet is enqueued when it is mirrored.
     for template in view.bound.iter().filter_map(|(_, template)| template.as_ref()) {
@@ -75,7 +88,7 @@ pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
     view.waiting.iter().for_each(|key| add(Step::Look(key.clone())));
     let taken = view.named.iter().filter(|(_, preemption)| *preemption == Preemption::Take);
     taken.for_each(|(key, _)| add(Step::Take(key.clone())));
-    steps
+    Plan { why: if steps.is_empty() { SETTLED } else { SELECTS }, steps }
 }
 
 #[cfg(test)]
@@ -206,7 +219,13 @@ mod tests {
             ),
         ];
         for (name, view, expected) in cases {
-            assert_eq!(decide(&view), expected, "{name}");
+            let why = match &expected[..] {
+                _ if view.policy.is_deleting() => GOES,
+                [] => SETTLED,
+                [Step::Introduce] => UNKNOWN,
+                _ => SELECTS,
+            };
+            assert_eq!(decide(&view), Plan { why, steps: expected }, "{name}");
         }
     }
 }

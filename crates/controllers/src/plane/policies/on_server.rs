@@ -130,7 +130,7 @@ async fn a_policy_that_comes_takes_up_what_waits_for_it() {
     let policy = sides.test.policy("p", only("b")).await;
     assert_eq!(sides.test.detector.policies.waiting(), [Key::of(policy.as_ref())]);
     let view = sides.policies.observe(&Key::of(policy.as_ref())).await.expect("observed").expect("a view");
-    assert_eq!(Policies::decide(&view, Timestamp::now()), [Step::Look(sides.test.key("b"))]);
+    assert_eq!(Policies::decide(&view, Timestamp::now()).steps, [Step::Look(sides.test.key("b"))]);
     sides.test.end().await;
 }
 

@@ -35,7 +35,7 @@ impl Controller {
         made: Made,
     ) -> Result<Outcome, Error> {
         match made.plan {
-            Plan::Nothing => Ok(Outcome::Done),
+            Plan::Nothing(_) => Ok(Outcome::Done),
             Plan::TellDeleting(event) => {
                 self.tell(binding, &event);
                 Ok(Outcome::Done)

@@ -74,8 +74,8 @@ impl View {
 /// What to do with a binding.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// Its placement is as it should be.
-    Nothing,
+    /// Nothing, for this reason.
+    Nothing(&'static str),
     /// It is being deleted; an event says so.
     TellDeleting(outcome::Event),
     /// It cannot be placed until it gets a placement.
@@ -99,7 +99,7 @@ pub(crate) struct Decided {
 pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     let binding = view.subject.seen();
     match trigger::next(binding, &view.known.fleet, view.scheduler.gates()) {
-        Next::Nothing => Plan::Nothing,
+        Next::Nothing => Plan::Nothing("its placement is as it should be"),
         Next::Deleting(message) => Plan::TellDeleting(outcome::deleting(&message)),
         Next::NoPlacement(message) => Plan::NoPlacement(message),
         Next::NoteGeneration(generation) => Plan::NoteGeneration(generation),
@@ -209,7 +209,7 @@ mod tests {
 
     fn words(plan: &Plan) -> String {
         match plan {
-            Plan::Nothing => "nothing".to_owned(),
+            Plan::Nothing(why) => format!("nothing: {why}"),
             Plan::TellDeleting(event) => format!("{}: {}", event.kind, event.message),
             Plan::NoPlacement(message) => message.clone(),
             Plan::NoteGeneration(generation) => format!("note {generation}"),
@@ -244,7 +244,7 @@ mod tests {
         let noted = || json!({ "status": { "schedulerObservedGeneration": 1 } });
         let cases = [
             ("the first placement", deployment(json!({})), "PlacementChanged m1:4"),
-            ("it is placed, and noted", placed(noted()), "nothing"),
+            ("it is placed, and noted", placed(noted()), "nothing: its placement is as it should be"),
             ("it is placed, and not noted", placed(json!({})), "note 1"),
             ("more replicas", placed(json!({ "spec": { "replicas": 6 } })), "ReplicasChanged m1:6"),
             (

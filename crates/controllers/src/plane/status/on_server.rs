@@ -1,9 +1,14 @@
 //! Reports on their way back, on a server: to the binding, to the template, and no more often than needed.
 
+use std::time::Duration;
+
 use http::Method;
 use k8s_openapi::api::apps::v1::Deployment;
+use propagation::Object;
 use runtime::Key;
+use serde_json::{Value, json};
 
+use super::decide::GATHER;
 use super::*;
 use crate::fixtures::{merged, read};
 use crate::world::World;
