@@ -35,7 +35,10 @@ impl Controller {
         made: Made,
     ) -> Result<Outcome, Error> {
         match made.plan {
-            Plan::Nothing(_) => Ok(Outcome::Done),
+            Plan::Nothing(why) => {
+                tracing::trace!(why, "nothing to schedule");
+                Ok(Outcome::Done)
+            }
             Plan::TellDeleting(event) => {
                 self.tell(binding, &event);
                 Ok(Outcome::Done)
