@@ -66,14 +66,26 @@ fn overriders_of_a_field_are_done_in_their_order() {
         field("json", "/b", "3"),
         field("yaml", "/a", "4"),
     ]});
-    let error =
-        apply_rules(config_map("{}"), "shop", vec![rule.clone()]).expect_err("it has no second field");
-    assert!(matches!(error, Error::FieldPath { .. }), "{error}");
     let mut object = config_map("{\"a\": \"0\"}");
     object["data"]["y"] = json!("{}");
     // The first two make YAML of it, which is no JSON.
     let error = apply_rules(object, "shop", vec![rule]).expect_err("YAML is not JSON");
     assert!(matches!(error, Error::Embedded { .. }), "{error}");
+    // Another field changes by its own overriders, and is missed when it is not there.
+    let two_fields = json!({"fieldOverrider": [
+        field("yaml", "/a", "1"),
+        {"fieldPath": "/data/y", "json": [{"subPath": "/a", "operator": "add", "value": 5}]},
+        field("yaml", "/a", "2"),
+    ]});
+    let mut object = config_map("{}");
+    let error = apply_rules(object.clone(), "shop", vec![two_fields.clone()]).expect_err("it has no /data/y");
+    assert!(matches!(error, Error::FieldPath { .. }), "{error}");
+    object["data"]["y"] = json!("{}");
+    let object = apply_rules(object, "shop", vec![two_fields]).expect("it applies");
+    let read = |field: &str| {
+        apimachinery::yaml::read(object["data"][field].as_str().expect("a text")).expect("YAML").value
+    };
+    assert_eq!((read("x"), read("y")), (json!({"a": "2"}), json!({"a": 5})));
     let cleared = json!({"fieldOverrider": [
         field("yaml", "/a", "1"), {"fieldPath": "/data/x"}, field("json", "/b", "3"),
     ]});
