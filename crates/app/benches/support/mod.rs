@@ -18,12 +18,13 @@ pub(crate) struct Build {
 }
 
 /// Returns what is measured: this build, and beside it the one that `KARMADA_BENCH_BEFORE` names, so that a change
-/// is compared with what was before it in one run.
+/// is compared with what was before it in one run. `KARMADA_BENCH_NOW` names a build to measure instead of this one, such as the
+/// program of a package.
 pub(crate) fn builds() -> Vec<Build> {
     let before = std::env::var_os("KARMADA_BENCH_BEFORE")
         .map(|program| Build { name: "karmada-rs before", program: program.into() });
-    let now = Build { name: "karmada-rs", program: env!("CARGO_BIN_EXE_karmada").into() };
-    before.into_iter().chain([now]).collect()
+    let now = std::env::var_os("KARMADA_BENCH_NOW").unwrap_or_else(|| env!("CARGO_BIN_EXE_karmada").into());
+    before.into_iter().chain([Build { name: "karmada-rs", program: now.into() }]).collect()
 }
 
 /// A `karmada server` that ends with the benchmark.
