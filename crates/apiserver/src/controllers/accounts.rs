@@ -39,7 +39,7 @@ pub(super) async fn run(server: Arc<Server>) {
                 }
                 ("secrets", Some(entry)) => fill(&actor, entry).await,
                 ("serviceaccounts", _) => {
-                    // An account that came or went concerns the Secrets of its namespace.
+                    // When an account is created or deleted, the Secrets of its namespace are reconciled.
                     let (namespace, account) = object::split_key(event.name());
                     if event.current.is_none() || event.is_create() {
                         revisit(&actor, namespace).await;
@@ -48,7 +48,7 @@ pub(super) async fn run(server: Arc<Server>) {
                         furnish(&actor, namespace).await;
                     }
                 }
-                // Somebody may have removed it, or changed it to what others must not trust.
+                // A user may have deleted it, or changed it to an authority that clients must not trust.
                 ("configmaps", _) if event.name().ends_with("/kube-root-ca.crt") => {
                     furnish(&actor, object::split_key(event.name()).0).await;
                 }
@@ -58,7 +58,7 @@ pub(super) async fn run(server: Arc<Server>) {
     }
 }
 
-/// Gives a member's namespace what every namespace has.
+/// Creates the objects that every namespace of a member has.
 async fn furnish(actor: &Actor, namespace: &str) {
     let server = actor.server();
     if server.profile != Profile::Member
@@ -75,7 +75,7 @@ async fn furnish(actor: &Actor, namespace: &str) {
     }
 }
 
-/// Sees to it that a namespace holds the authority that verifies this server, and nothing else under its name.
+/// Ensures that a namespace has a ConfigMap with the authority that verifies this server, and nothing else under its name.
 async fn publish_ca(actor: &Actor, namespace: &str) -> Result<(), Status> {
     let server = actor.server();
     let data = json!({"ca.crt": server.signer.pair().cert});
@@ -115,7 +115,7 @@ async fn revisit(actor: &Actor, namespace: &str) {
     }
 }
 
-/// Puts a token into a Secret that asks for one; removes one whose account has gone.
+/// Puts a token into a Secret that requests one; deletes a Secret whose account is gone.
 async fn fill(actor: &Actor, entry: &Arc<Entry>) {
     let server = actor.server();
     let Ok(secret) = serde_json::from_slice::<Value>(&entry.value) else { return };
