@@ -1,11 +1,11 @@
 //! What a user may see of each member.
 //!
-//! A cached object is shown to whoever could have asked the member for it through the cluster proxy: the member is asked, by a
-//! SubjectAccessReview with the caller's name and groups, and its answer counts for a while. Administrators (`system:masters`)
-//! are not asked for, since every API server lets them do everything. A member that does not answer keeps the answer it gave
-//! before; without one, nothing of it is shown. Nobody waits for a member that has just failed to answer.
+//! A cached object is shown to users who could request it from the member through the cluster proxy. The member is asked by a
+//! SubjectAccessReview with the caller's name and groups, and its answer is cached for a while. Administrators (`system:masters`)
+//! are not checked, since every API server lets them do everything. If a member does not answer, its previous answer remains
+//! valid; without one, nothing of it is shown. Requests do not wait for a member that has just failed to answer.
 //!
-//! This is stricter than Karmada, which shows what is cached to everybody who may use the path.
+//! This is stricter than Karmada, which shows cached objects to all users who may use the path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use http::Request;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// How long an answer counts.
+/// How long an answer is valid.
 const FRESH: Duration = Duration::from_secs(30);
-/// How long an answer counts if the member does not give another one.
+/// How long an answer is valid if the member does not give another one.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For how long nobody asks a member that did not answer.
+/// How long a member that did not answer is not asked again.
 const REST: Duration = Duration::from_secs(10);
-/// How many answers are kept.
+/// How many answers are cached.
 const MOST: usize = 65_536;
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// What somebody wants to do in a member.
+/// A request in a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Wish {
     pub(crate) verb: String,
@@ -53,11 +53,11 @@ struct Question {
     wish: Wish,
 }
 
-/// Which clusters show themselves to a caller.
+/// The clusters that show their objects to a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     All,
-    /// These do, and those do not.
+    /// The first ones do, the second ones do not.
     Some {
         yes: Vec<Arc<str>>,
         no: Vec<Arc<str>>,
@@ -72,7 +72,7 @@ impl Seen {
         }
     }
 
-    /// Returns whether there are clusters and none shows itself.
+    /// Returns whether there are clusters but none shows its objects.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Some { yes, no } if yes.is_empty() && !no.is_empty())
     }
@@ -86,7 +86,7 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Returns which of the clusters let the caller do something.
+    /// Returns which of the clusters allow the caller's request.
     pub(crate) async fn seen(&self, fleet: &Fleet, user: &User, clusters: &[Arc<str>], wish: &Wish) -> Seen {
         if user.in_group(MASTERS) {
             return Seen::All;
@@ -142,7 +142,7 @@ impl Rights {
     }
 }
 
-/// Returns the question that is asked about a caller: the groups are those that the member gives to whoever comes by the proxy.
+/// Returns the question about a caller; the groups are those that the member assigns to callers through the proxy.
 fn question(cluster: &Arc<str>, user: &User, wish: Wish) -> Question {
     let own = |group: &&String| ![AUTHENTICATED, UNAUTHENTICATED].contains(&group.as_str());
     let mut groups: Vec<String> = user.groups.iter().filter(own).cloned().collect();
