@@ -1,4 +1,4 @@
-//! `search`: finds objects in all members at once, by the control plane's copies of them.
+//! `search`: finds objects in all members at once, in the control plane's copies.
 
 use clap::Args;
 use jiff::Timestamp;

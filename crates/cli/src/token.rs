@@ -181,7 +181,7 @@ pub(crate) fn key_hash(der: &[u8]) -> anyhow::Result<String> {
         let digest = Sha256::digest(certificate.public_key().raw);
         format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
     };
-    // What comes from a file may still be PEM.
+    // A file may still contain PEM.
     if let Some(Ok(pem)) = Pem::iter_from_buffer(der).next() {
         return Ok(text(&pem.parse_x509().context("the certificate authority is malformed")?));
     }
