@@ -1,4 +1,4 @@
-//! What a cluster's API server has beyond the plain verbs: metrics, evictions, bindings.
+//! The additions of a cluster's API server to the plain verbs: metrics, evictions, bindings.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Cluster {
     }
 }
 
-/// What both subresources answer with.
+/// The answer of both subresources.
 fn offer() -> Offer {
     Offer { protobuf: true, yaml: true, table: false, metadata: false, metadata_list: false, native: true }
 }

@@ -1,7 +1,7 @@
-//! What pods and nodes use: shown as `metrics.k8s.io`, in the way of metrics-server, and read by autoscalers.
+//! The resource usage of pods and nodes: shown as `metrics.k8s.io`, like metrics-server, and read by autoscalers.
 //!
-//! In: the loads that were set. Each is shared equally by the pods it selects, all over the cluster; a pod without a load
-//! idles. Nodes use what their pods use.
+//! In: the loads that were set. Each is shared equally by the pods that it selects, in the whole cluster; a pod without a load
+//! idles. A node's usage is the sum of its pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -22,18 +22,18 @@ use crate::view::Objects;
 
 pub(crate) const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";
-/// Over how long usage is measured, as metrics-server says by default.
+/// The window over which usage is measured, metrics-server's default.
 const WINDOW: Duration = Duration::from_secs(15);
 const MIB: u64 = 1024 * 1024;
 
-/// What one pod or node uses.
+/// The usage of one pod or node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) milli_cpu: u64,
     pub(crate) bytes: u64,
 }
 
-/// How the loads on a cluster are shared at a moment.
+/// How the loads on a cluster are shared at one moment.
 pub(crate) struct Usage {
     shares: Vec<(LabelSelector, Used)>,
 }
@@ -64,7 +64,7 @@ impl Used {
         Self { milli_cpu: self.milli_cpu + other.milli_cpu, bytes: self.bytes + other.bytes }
     }
 
-    /// Returns the part of one of several; the first takes what does not divide.
+    /// Returns the share of one of several pods; the first gets the remainder.
     fn part(self, index: usize, parts: usize) -> Self {
         let parts = parts.max(1) as u64;
         let part = |whole: u64| whole / parts + if index == 0 { whole % parts } else { 0 };
@@ -82,7 +82,7 @@ impl Used {
     }
 }
 
-/// Returns what a member serves from the start: the native kinds and these two. All members share it.
+/// Returns the kinds that a member serves from the start: the native ones and these two. All members share them.
 pub(crate) fn registry() -> Arc<Registry> {
     static SERVED: LazyLock<Arc<Registry>> = LazyLock::new(|| {
         Registry::with_computed(vec![
@@ -113,7 +113,7 @@ fn served(plural: &str, kind: &str, namespaced: bool) -> Arc<registry::Kind> {
     })
 }
 
-/// Which objects a request is about.
+/// The objects of a request.
 pub(crate) struct Wish<'a> {
     pub(crate) namespace: &'a str,
     /// One of them; empty for a list.
@@ -137,7 +137,7 @@ impl Wish<'_> {
     }
 }
 
-/// Returns the metrics of what a request is about; those of one object that does not run are not found.
+/// Returns the metrics for a request; those of a single object that does not run are not found.
 pub(crate) fn answer(
     objects: &dyn Objects,
     loads: &BTreeMap<String, Load>,
@@ -159,7 +159,7 @@ pub(crate) fn answer(
 
 fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
     let pods = match wish.name {
-        // Autoscalers ask for a few pods of many: the labels decide before anything is parsed.
+        // Autoscalers request a few pods of many: the labels decide before anything is parsed.
         "" => objects.selected(Kind::Pod, wish.namespace, &wish.labels),
         name => objects.get(Kind::Pod, wish.namespace, name).into_iter().collect(),
     };
@@ -205,7 +205,7 @@ fn runs(pod: &Value) -> bool {
     phase(pod) == "Running" && !pod.is_deleting()
 }
 
-/// Returns the metrics of a pod or node, still without what it uses.
+/// Returns the metrics of a pod or node, still without the usage.
 fn without_usage(object: &Value, now: Timestamp) -> Value {
     let mut metadata = json!({"name": object.name(), "creationTimestamp": stamp(now)});
     if object.labels().is_object() {

@@ -1,7 +1,7 @@
 //! HorizontalPodAutoscalers: as many replicas as the load needs.
 //!
-//! The load is what was set for the pods; without one they idle. Resource metrics only; the default policies for going up are
-//! not limited, going down waits for the stabilisation window since the last change.
+//! The load is the one that was set for the pods; without one they idle. Only resource metrics are supported. With the default
+//! policies, scaling up is not limited, and scaling down waits for the stabilisation window since the last change.
 
 use apimachinery::conditions;
 use apimachinery::quantity::Quantity;
@@ -139,7 +139,7 @@ fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reaso
     conditions::set(status, conditions::condition(kind, value, reason, message), &stamp(view.now));
 }
 
-/// Returns the replicas that a metric asks for, and how its current value is shown.
+/// Returns the replicas that a metric requires, and the text of its current value.
 fn judge(
     usage: &Usage,
     metric: &Value,
@@ -160,7 +160,7 @@ fn judge(
     let samples: Samples = pods.iter().map(sample).collect();
     let pods: Vec<Pod> = pods.iter().map(Pod::read).collect();
     let workload = Workload { replicas: i32::try_from(current).ok()?, calibration: 1.0, pods: &pods };
-    // A load that is set acts at once: nobody waits until a pod has warmed up.
+    // A load acts immediately, without a warm-up time for pods.
     let settings = Settings {
         cpu_initialization: SignedDuration::ZERO,
         readiness_delay: SignedDuration::ZERO,

@@ -55,8 +55,8 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns the pods whose eviction was granted but has not begun, and when to look at them again. Whoever is still there
-/// after two minutes was not evicted after all.
+/// Returns the pods whose eviction was granted but has not begun, and when to check them again. A pod that still exists after two
+/// minutes was not evicted after all.
 fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Value>, Option<Step>) {
     let granted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
     let mut left = Map::new();
@@ -75,7 +75,7 @@ fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Va
     (left, again)
 }
 
-/// Returns how many pods their controllers want together.
+/// Returns how many pods their controllers want in total.
 fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
     let mut wishes: BTreeMap<String, i64> = BTreeMap::new();
     let mut loose = 0;

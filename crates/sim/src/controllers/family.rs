@@ -1,5 +1,5 @@
-//! Who belongs to whom: a controller takes in objects that match its selector and have no controller, and lets go of those
-//! that do not match any more.
+//! Ownership: a controller adopts objects that match its selector and have no controller, and releases those that no longer
+//! match.
 
 use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
@@ -12,12 +12,12 @@ use crate::view::View;
 /// The objects of one controller.
 pub(crate) struct Family {
     pub(crate) members: Vec<Value>,
-    /// What has to be written for it to be so.
+    /// The writes that make it so.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Returns the objects of a kind that belong to `owner`. `fits` may leave out some that its selector takes; with a
-/// `finalizer`, whoever comes gets it and whoever goes loses it.
+/// Returns the objects of a kind that belong to `owner`. `fits` may exclude some that its selector matches. With a `finalizer`,
+/// adopted objects get it and released ones lose it.
 pub(crate) fn gather(
     view: &View<'_>,
     kind: Kind,
@@ -31,7 +31,7 @@ pub(crate) fn gather(
     };
     let mut family = Family { members: Vec::new(), steps: Vec::new() };
     for object in view.objects.family(kind, owner.namespace(), owner.uid(), selector.as_ref()) {
-        // Others may own it as well; only one controls it.
+        // Other owners may remain; only one controls it.
         let is_ours = object.controller().is_some_and(|each| each["uid"] == owner.uid());
         match (is_ours, takes(&object)) {
             (true, true) => family.members.push(object),
@@ -51,7 +51,7 @@ pub(crate) fn gather(
     family
 }
 
-/// Returns the selector of a controller; a ReplicationController's is a plain map. None takes what it owns already.
+/// Returns the selector of a controller; a ReplicationController's is a plain map. An empty one matches what it already owns.
 fn selector(owner: &Value) -> Option<LabelSelector> {
     let selector = owner.pointer("/spec/selector")?;
     let plain = json!({"matchLabels": selector});
