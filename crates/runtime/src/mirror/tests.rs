@@ -1,4 +1,4 @@
-//! What a copy believes: lists, events and own answers in every order, room, packing.
+//! What a copy accepts: lists, events and answers to our own writes in every order, memory limits, packing.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -12,7 +12,7 @@ fn map(name: &str, version: &str) -> ConfigMap {
     map
 }
 
-/// A mirror of versions, and what its subscriber was told: the versions before and after.
+/// A mirror of versions, and the changes its subscriber got: the versions before and after.
 fn mirror() -> (Mirror<String>, Arc<Mutex<Vec<String>>>) {
     let (mirror, told) = (Mirror::<String>::default(), Arc::new(Mutex::new(Vec::new())));
     let saying = told.clone();
