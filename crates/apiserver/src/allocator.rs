@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_stored_services_have_is_noted_and_nothing_else() {
+    async fn only_addresses_and_ports_of_stored_services_have_entries() {
         let store = open();
         put(&store, "default/web", &service("10.96.0.7", 30007)).await;
         put(&store, "default/headless", &json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}))
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_taken_is_not_given_again() {
+    async fn an_address_in_use_is_not_allocated_again() {
         let store = open();
         put(&store, "default/web", &service("10.96.0.7", 30007)).await;
         repair(&store).await.expect("the store takes writes");

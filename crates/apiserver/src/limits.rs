@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_too_much_in_memory_is_sent_away() {
+    async fn a_client_with_too_much_in_memory_gets_429() {
         let budgets = Budgets { reading: 1024, unsent: 10, ..Budgets::default() };
         let limits = Limits { patience: Duration::from_millis(1), ..Limits::new(1, 1, budgets) };
         let account = limits.account(&user("someone")).unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_too_fast_is_read_later() {
+    fn a_client_that_sends_too_fast_is_read_later() {
         let sent = Allowances::new(SENT);
         let (client, now) = (user("someone"), Instant::now());
         let megabytes = |count: u32| f64::from(count) * 1024.0 * 1024.0;
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_would_wait_too_long_is_sent_away() {
+    async fn a_client_that_would_wait_too_long_gets_429() {
         let limits = Limits::new(1, 1, Budgets::default());
         let ask =
             async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;

@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_not_touched_is_taken_over_to_the_letter() {
+    fn untouched_parts_are_copied_verbatim() {
         let mut document = Pieces::read(br#"{"z": [1.0,  2], "a\"b": {"c": null, "e": {}}}"#).unwrap();
         let mut below = document.take("a\"b");
         below.set("d", &json!({"new": true}));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_back_can_be_taken_again() {
+    fn a_field_that_was_put_back_can_be_taken_again() {
         let mut document = Pieces::default();
         let mut below = document.take("nothing");
         below.set("a", &json!(1));

@@ -177,9 +177,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    let doors = Arc::new(Front { server: server.clone(), judge });
+    let front = Arc::new(Front { server: server.clone(), judge });
     let settings = options.connections.unwrap_or_default();
-    tasks.spawn(listener::run(listener, Some(tls), doors, settings, listening.clone()));
+    tasks.spawn(listener::run(listener, Some(tls), front, settings, listening.clone()));
     tasks.spawn(server.sendings.clone().run(stop.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {

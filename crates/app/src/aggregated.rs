@@ -40,7 +40,7 @@ use self::trust::{Delegate, Trust};
 use crate::controllers::Tasks;
 use crate::environment::Environment;
 use crate::etcd::{EtcdArguments, StoreKind};
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::plane::SEARCH_CACHE;
 use crate::signals::Signals;
 use crate::webhook::certificates;
@@ -156,7 +156,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             extension::Karmada::new(
                 Diagnoses::default(),
                 tasks.clone(),
-                Doors::new(fleet.clone()),
+                Endpoints::new(fleet.clone()),
                 tunnels.clone(),
                 arguments.cluster_proxy_min_tls_version,
             )

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_upstream_has_it() {
+    fn defaults_are_upstreams() {
         let chosen = parsed(&[]).expect("defaults");
         assert_eq!(chosen.clusters.timing().expect("good defaults"), Timing::default());
         let failover = chosen.failover.settings().expect("good defaults");

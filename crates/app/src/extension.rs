@@ -23,7 +23,7 @@ use tunnel::Tunnels;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::fleet_metrics::{self, Metrics};
 use crate::tunnels;
 
@@ -31,13 +31,13 @@ impl Karmada {
     pub(crate) fn new(
         diagnoses: Diagnoses,
         tasks: Tasks,
-        doors: Doors,
+        endpoints: Endpoints,
         tunnels: Tunnels,
         oldest_tls: OldestTls,
     ) -> Self {
         let metrics = Metrics::new(tasks.clone(), tunnels.clone());
         let proxy = ClusterProxy::new(tunnels.clone(), oldest_tls);
-        Self { proxy, metrics, tunnels, diagnoses, tasks, doors }
+        Self { proxy, metrics, tunnels, diagnoses, tasks, endpoints }
     }
 
     /// Returns the same for a server behind another one, which has the Secrets and everything that is not served here.
@@ -81,7 +81,7 @@ pub(crate) struct Karmada {
     /// The tasks of the controllers in this process.
     tasks: Tasks,
     /// The endpoints of the fleet.
-    doors: Doors,
+    endpoints: Endpoints,
 }
 
 impl Extension for Karmada {
@@ -116,7 +116,7 @@ impl Extension for Karmada {
         kind: &'a Kind,
         body: &'a Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
-        Box::pin(self.doors.answer(server, context, kind, &self.proxy, body))
+        Box::pin(self.endpoints.answer(server, context, kind, &self.proxy, body))
     }
 
     fn computed<'a>(

@@ -21,7 +21,7 @@ use tunnel::Tunnels;
 use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::{etcd, extension, fleet_metrics, peers, plugin, roles, tunnels};
 
 /// The configuration of a control plane.
@@ -88,7 +88,7 @@ impl Plane {
             extension: Some(Arc::new(extension::Karmada::new(
                 diagnoses.clone(),
                 tasks.clone(),
-                Doors::new(fleet.clone()),
+                Endpoints::new(fleet.clone()),
                 tunnels.clone(),
                 setup.oldest_tls,
             ))),

@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_last_apply_had_is_removed() {
+    fn fields_that_only_the_last_apply_had_are_removed() {
         let last = json!({"spec": {"a": 1, "b": {"c": 1, "d": 2}, "containers": [
             {"name": "x", "image": "1", "args": ["y"]}, {"name": "gone"}]}, "list": [1, 2]});
         let now = json!({"spec": {"b": {"c": 1}, "containers": [{"name": "x", "image": "2"}]}, "list": [2]});
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_changed_is_a_conflict() {
+    fn a_field_that_two_have_changed_is_a_conflict() {
         let (last, live) = (json!({"a": {"b": 1, "c": 1}}), json!({"a": {"b": 2, "c": 1}}));
         assert_eq!(conflict(&last, &live, &json!({"a": {"b": 3}})).as_deref(), Some("a.b"));
         for peaceful in

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_certificate_is_told() {
+    fn a_file_without_a_certificate_is_an_error() {
         assert_eq!(Validity::of(b"").unwrap_err().to_string(), "there is no certificate");
         assert!(Validity::of(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
     }

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_and_nothing_else() {
+    fn packed_files_are_unpacked_and_no_others() {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("source");
         std::fs::create_dir_all(source.join("deep")).expect("a folder");

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_here_is_told_in_a_sentence() {
+    fn each_flag_without_effect_gets_a_sentence() {
         assert_eq!(read("").upstream.sentences(), Vec::<String>::new());
         let told = read("--etcd-image x --crds y --karmada-webhook-image z").upstream.sentences();
         assert_eq!(told.len(), 3, "{told:?}");

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_customization_fails_the_check() {
+    fn an_object_of_another_kind_fails_the_check() {
         for (text, expected) in [
             (
                 "apiVersion: v1\nkind: Pod\n".to_owned(),

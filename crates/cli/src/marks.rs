@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_depends_on_the_difference() {
+    fn the_message_depends_on_the_difference() {
         let (one, two) = (json!({"a": "1"}), json!({"a": "1", "b": "2"}));
         assert_eq!(Mark::Label.done(&one, &one, false), "not labeled");
         assert_eq!(Mark::Label.done(&one, &two, false), "labeled");

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flag_that_is_given_twice_the_last_one_counts() {
+    fn if_a_flag_is_given_twice_the_last_one_counts() {
         let root = alone_command("karmadactl");
         for line in ["karmadactl --namespace=a top pod x -n b", "karmadactl -n a get pods --namespace b"] {
             let words = normalize(line.split_whitespace().map(OsString::from), &root);

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_members_server_set_is_left_behind() {
+    fn fields_of_the_members_server_are_left_behind() {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "status": {}, "data": {"a": "b"},
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "managedFields": []}});
         assert_eq!(

@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_with_a_remedy() {
+    fn a_missing_argument_is_reported_with_a_remedy() {
         let error = |line: &[&str]| read(line).discovery().expect_err("refused").to_string();
         assert!(error(&[]).contains("HOST:PORT"));
         assert!(error(&["127.0.0.1:1"]).contains("--token is required; hint: `karmada token create`"));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_as_kubernetes_tells_it() {
+    fn the_remaining_time_is_shown_as_kubernetes_shows_it() {
         for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),

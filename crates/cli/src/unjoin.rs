@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_waits_for_is_said_in_a_few_names() {
+    fn the_obstacles_of_a_cluster_are_a_few_names() {
         let names = |count: usize| (1..=count).map(|number| format!("ns/b{number}")).collect::<Vec<_>>();
         assert_eq!(listed(": ", &names(0)), "");
         assert_eq!(listed(": ", &names(2)), ": ns/b1, ns/b2");

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_should_not_send_is_refused() {
+    fn an_object_that_a_member_should_not_send_is_refused() {
         let kind = Kind::test("", "v1", "Pod", "pods");
         let refused = |object: Value| Entry::new(&kind, object).unwrap_err();
         assert_eq!(refused(json!([])), Unusable::Shape);

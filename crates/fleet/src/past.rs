@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_back_is_told() {
+    fn a_version_outside_of_the_log_is_an_error() {
         let cache = cache(3);
         let place = Place::cluster("m1");
         bring(&cache, "m1", 10, &["a/x"]);

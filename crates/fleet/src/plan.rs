@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_the_sum_of_all_registries_and_nothing_else() {
+    fn the_plan_is_the_union_of_all_registries() {
         let pods = json!({"apiVersion": "v1", "kind": "Pod"});
         let shop = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop"});
         let bank = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "bank"});
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_registry_costs_is_bounded() {
+    fn the_selectors_of_one_registry_are_limited() {
         let selectors: Vec<Value> = (0..1000)
             .map(|number| json!({"apiVersion": "v1", "kind": "Pod", "namespace": format!("n{number:04}")}))
             .collect();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_told() {
+    fn problems_of_a_registry_are_reported() {
         let spec = json!({"targetCluster": {}, "resourceSelectors": [
             {"apiVersion": "v1", "kind": "Pod"}, {"apiVersion": "example.io/v1", "kind": "Gone"}]});
         let without = json!({"apiEnablements": [],

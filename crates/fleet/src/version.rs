@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_counts_as_nothing() {
+    fn an_unreadable_version_counts_as_none() {
         for odd in
             ["", "0", "105", "%%%", "e30", &URL_SAFE_NO_PAD.encode(r#"{"m1":"x"}"#), &"a".repeat(LONGEST + 1)]
         {

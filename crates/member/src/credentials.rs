@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_foreign_cluster_says_is_cut() {
+    fn messages_of_a_foreign_cluster_are_cut() {
         let said = kube::core::Status::failure(&"no".repeat(1 << 20), "Forbidden").with_code(403);
         let error = Error::api("create Namespace n", kube::Error::Api(said.boxed()));
         let brief = error.brief();

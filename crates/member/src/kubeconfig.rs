@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_in_the_text_is_taken_over_and_not_shown() {
+    fn credentials_in_the_text_are_used_and_not_shown() {
         let access = read(&kubeconfig(
             json!({ "certificate-authority-data": "Y2E=", "extensions": [{ "name": "x", "extension": 1 }] }),
             json!({ "client-certificate-data": "Yw==", "client-key-data": "aw==", "token": "" }),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_context_names_does_not_matter() {
+    fn entries_of_other_contexts_do_not_matter() {
         let mut two = kubeconfig(json!({}), json!({ "token": "t" }));
         let other = json!({ "name": "other", "user": { "exec": { "command": "sh" } } });
         two["users"].as_array_mut().expect("a list").push(other);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_used_is_told_without_its_text() {
+    async fn an_unusable_kubeconfig_is_reported_without_its_text() {
         let access = read(&kubeconfig(json!({ "certificate-authority-data": "?" }), json!({})));
         let error =
             access.expect("it is carried in the text").config("m1").await.expect_err("it is no base64");

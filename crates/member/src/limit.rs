@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_decides_about_the_limit() {
+    fn the_request_decides_which_limit_applies() {
         assert_eq!(Bounds::of(""), Bounds::Answer);
         assert_eq!(Bounds::of("labelSelector=a&limit=500"), Bounds::Page);
         assert_eq!(Bounds::of("watch=true&limit=500"), Bounds::Line);

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_free_at_once() {
+    fn a_released_lease_is_free_at_once() {
         let (a, b) = (candidate("a"), candidate("b"));
         let mut view = View::default();
         let lease =

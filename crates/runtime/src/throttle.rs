@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn expired_keys_are_dropped() {
         let (throttle, start) = (Throttle::default(), Instant::now());
         for key in 0..MANY {
             throttle.wrote_at(&key, start);

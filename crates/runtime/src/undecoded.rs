@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_kind_is_an_error_when_it_is_read() {
+    fn an_object_of_another_kind_is_an_error_when_it_is_decoded() {
         let undecoded: Undecoded = serde_json::from_str(r#"{"metadata":{"name":"a"},"data":3}"#).unwrap();
         assert!(undecoded.read::<ConfigMap>().is_err());
     }

@@ -114,7 +114,7 @@ fn served(plural: &str, kind: &str, namespaced: bool) -> Arc<registry::Kind> {
 }
 
 /// The objects of a request.
-pub(crate) struct Wish<'a> {
+pub(crate) struct Selection<'a> {
     pub(crate) namespace: &'a str,
     /// One of them; empty for a list.
     pub(crate) name: &'a str,
@@ -122,7 +122,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) fields: FieldSelector,
 }
 
-impl Wish<'_> {
+impl Selection<'_> {
     fn takes(&self, object: &Value) -> bool {
         (self.name.is_empty() || self.name == object.name())
             && self.labels.matches(object.labels())
@@ -142,29 +142,35 @@ pub(crate) fn answer(
     objects: &dyn Objects,
     loads: &BTreeMap<String, Load>,
     kind: &registry::Kind,
-    wish: &Wish<'_>,
+    selection: &Selection<'_>,
     now: Timestamp,
 ) -> Result<Vec<Value>, Status> {
     let usage = Usage::of(objects, loads);
-    let found =
-        if kind.namespaced { pods(objects, &usage, wish, now) } else { nodes(objects, &usage, wish, now) };
-    if !wish.name.is_empty() && found.is_empty() {
+    let found = if kind.namespaced {
+        pods(objects, &usage, selection, now)
+    } else {
+        nodes(objects, &usage, selection, now)
+    };
+    if !selection.name.is_empty() && found.is_empty() {
         let resource = GroupResource::new(GROUP, kind.gvk.kind.to_lowercase());
-        let full =
-            if kind.namespaced { format!("{}/{}", wish.namespace, wish.name) } else { wish.name.to_owned() };
+        let full = if kind.namespaced {
+            format!("{}/{}", selection.namespace, selection.name)
+        } else {
+            selection.name.to_owned()
+        };
         return Err(Status::not_found(&resource, &full));
     }
     Ok(found)
 }
 
-fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
-    let pods = match wish.name {
+fn pods(objects: &dyn Objects, usage: &Usage, selection: &Selection<'_>, now: Timestamp) -> Vec<Value> {
+    let pods = match selection.name {
         // Autoscalers request a few pods of many: the labels decide before anything is parsed.
-        "" => objects.selected(Kind::Pod, wish.namespace, &wish.labels),
-        name => objects.get(Kind::Pod, wish.namespace, name).into_iter().collect(),
+        "" => objects.selected(Kind::Pod, selection.namespace, &selection.labels),
+        name => objects.get(Kind::Pod, selection.namespace, name).into_iter().collect(),
     };
     pods.iter()
-        .filter(|pod| runs(pod) && wish.takes(pod))
+        .filter(|pod| runs(pod) && selection.takes(pod))
         .map(|pod| {
             let used = usage.pod(pod);
             let all = list(pod, "/spec/containers");
@@ -183,7 +189,7 @@ fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -
         .collect()
 }
 
-fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
+fn nodes(objects: &dyn Objects, usage: &Usage, selection: &Selection<'_>, now: Timestamp) -> Vec<Value> {
     let mut by_node: BTreeMap<String, Used> = BTreeMap::new();
     for pod in objects.list(Kind::Pod, "").iter().filter(|pod| runs(pod)) {
         let used = by_node.entry(text(pod, "/spec/nodeName").to_owned()).or_default();
@@ -192,7 +198,7 @@ fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) 
     objects
         .list(Kind::Node, "")
         .iter()
-        .filter(|node| crate::objects::is_ready(node) && wish.takes(node))
+        .filter(|node| crate::objects::is_ready(node) && selection.takes(node))
         .map(|node| {
             let mut metrics = without_usage(node, now);
             metrics["usage"] = by_node.get(node.name()).copied().unwrap_or_default().to_value();
@@ -275,8 +281,8 @@ mod tests {
         let namespace = if plural == "pods" { "d" } else { "" };
         let (labels, fields) =
             (LabelSelector::parse("").expect("all"), FieldSelector::parse("").expect("all"));
-        let wish = Wish { namespace, name, labels, fields };
-        answer(&cluster, &loads, &kind, &wish, Timestamp::UNIX_EPOCH)
+        let selection = Selection { namespace, name, labels, fields };
+        answer(&cluster, &loads, &kind, &selection, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_has_no_metrics() {
+    fn pods_that_do_not_run_have_no_metrics() {
         let error = ask("pods", "new").expect_err("it does not run");
         assert_eq!(error.message, "podmetrics.metrics.k8s.io \"d/new\" not found");
     }

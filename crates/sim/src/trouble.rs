@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_broken_can_be_healed() {
+    fn troubles_can_be_healed() {
         let mut troubles = Troubles::default();
         for trouble in [Trouble::ApiDown, Trouble::Slow(200), Trouble::Node("node1".to_owned())] {
             troubles.add(&trouble);

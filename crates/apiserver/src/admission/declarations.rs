@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_available_is_not_known() {
+    fn unavailable_variables_are_unknown() {
         let bare = Available::default();
         assert!(bare.judge("authorizer").unwrap_err().contains("undeclared reference to 'authorizer'"));
         assert!(bare.judge("variables.a").unwrap_err().contains("undeclared reference to 'variables'"));

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_class_gets_the_least_default() {
+    fn a_pod_without_a_class_gets_the_lowest_default() {
         assert_eq!(find("", classes()).unwrap().name, "usual");
         assert_eq!(find("", std::iter::empty()).unwrap().value, 0);
         assert_eq!(find("no", classes()), Err("no PriorityClass with name no was found".to_owned()));

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_document_only_what_is_below_counts() {
+    fn only_the_paths_of_the_group_version_are_kept() {
         let whole = json!({"paths": {"/apis/g/v1/": {}, "/apis/g/v1/things": {}, "/apis/g/v10/": {}, "/version": {}}});
         let paths = below(&whole, "/apis/g/v1")["paths"].clone();
         assert_eq!(paths, json!({"/apis/g/v1/": {}, "/apis/g/v1/things": {}}));

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_finds_what_was_handed_in() {
+    async fn a_flush_waits_for_all_queued_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: None, keep: 0 }, Counter::default()).unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_must_not_read_they_cannot() {
+    fn only_the_owner_can_read_the_log() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deeper").join("audit.log");

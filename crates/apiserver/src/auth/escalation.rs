@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_covers_its_parts_and_nothing_else() {
+    fn held_rights_cover_their_parts_and_nothing_else() {
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let rule = |resources: &[&str], names: &[&str]| Rule {
             verbs: own(&["get"]),

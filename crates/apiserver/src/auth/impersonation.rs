@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_user_is_shown_what_was_asked_for() {
+    fn groups_and_extras_without_a_user_are_shown_as_go_shows_them() {
         let extra = BTreeMap::from([("a".to_owned(), vec!["x".to_owned()])]);
         assert_eq!(
             go_syntax("", &["g".to_owned()], &extra),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_is_recognised_and_nothing_else() {
+    fn only_signed_tokens_are_accepted() {
         let signer = signer();
         let token = signer.sign(&json!({"sub": "jane"})).unwrap();
         assert_eq!(verified(&token, &signer.public_key()), Some(json!({"sub": "jane"})));

@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_at_all_is_refused() {
+    fn bytes_that_are_not_a_request_are_refused() {
         for (bytes, words) in [
             (&b""[..], "asn1: syntax error: sequence truncated"),
             (b"\x30", "asn1: syntax error: truncated tag or length"),

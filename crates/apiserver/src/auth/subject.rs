@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error_and_not_left_out() {
+    fn an_unreadable_attribute_is_an_error_and_not_left_out() {
         assert_eq!(read(Tag::UniversalString, b"\0\0\0a"), None);
         assert_eq!(read(Tag::Utf8String, b"\xff"), None);
         assert_eq!(read(Tag::Ia5String, b"\xff"), None);

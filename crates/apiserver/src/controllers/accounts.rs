@@ -25,7 +25,7 @@ pub(super) async fn run(server: Arc<Server>) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:token-controller");
     let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
     for entry in server.store.snapshot("namespaces").iter() {
-        furnish(&actor, &entry.name).await;
+        create_member_defaults(&actor, &entry.name).await;
     }
     for entry in server.store.snapshot("secrets").iter() {
         fill(&actor, entry).await;
@@ -35,7 +35,7 @@ pub(super) async fn run(server: Arc<Server>) {
         for event in batch {
             match (&*event.collection, &event.current) {
                 ("namespaces", Some(entry)) if event.is_create() && !entry.head.deleting => {
-                    furnish(&actor, event.name()).await;
+                    create_member_defaults(&actor, event.name()).await;
                 }
                 ("secrets", Some(entry)) => fill(&actor, entry).await,
                 ("serviceaccounts", _) => {
@@ -45,12 +45,12 @@ pub(super) async fn run(server: Arc<Server>) {
                         revisit(&actor, namespace).await;
                     }
                     if event.is_delete() && account == "default" {
-                        furnish(&actor, namespace).await;
+                        create_member_defaults(&actor, namespace).await;
                     }
                 }
                 // A user may have deleted it, or changed it to an authority that clients must not trust.
                 ("configmaps", _) if event.name().ends_with("/kube-root-ca.crt") => {
-                    furnish(&actor, object::split_key(event.name()).0).await;
+                    create_member_defaults(&actor, object::split_key(event.name()).0).await;
                 }
                 _ => {}
             }
@@ -59,7 +59,7 @@ pub(super) async fn run(server: Arc<Server>) {
 }
 
 /// Creates the objects that every namespace of a member has.
-async fn furnish(actor: &Actor, namespace: &str) {
+async fn create_member_defaults(actor: &Actor, namespace: &str) {
     let server = actor.server();
     if server.profile != Profile::Member
         || server.store.get("namespaces", namespace).is_none_or(|entry| entry.head.deleting)
@@ -68,7 +68,7 @@ async fn furnish(actor: &Actor, namespace: &str) {
     }
     let account = json!({"metadata": {"name": "default", "namespace": namespace}});
     if let Err(status) = ensure(actor, "", "v1", "serviceaccounts", namespace, account).await {
-        tracing::debug!(namespace, error = %status, "cannot furnish a namespace");
+        tracing::debug!(namespace, error = %status, "cannot create the defaults of a namespace");
     }
     if let Err(status) = publish_ca(actor, namespace).await {
         tracing::debug!(namespace, error = %status, "cannot publish the authority in a namespace");

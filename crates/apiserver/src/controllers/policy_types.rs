@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_on_a_kind_is_found_out() {
+    fn an_expression_that_cannot_work_on_a_kind_gets_a_warning() {
         let spec = json!({"variables": [{"name": "n", "expression": "object.spec.replicas"}]});
         let object = deployment();
         assert_eq!(wrong("object.spec.replicas > 1", &spec, &object, None), None);

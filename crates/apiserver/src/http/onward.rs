@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_becomes_somebody_else_on_the_way() {
+    fn headers_with_an_identity_are_not_forwarded() {
         let mut given = HeaderMap::new();
         for name in ["authorization", "impersonate-user", "x-remote-user", "connection", "accept"] {
             given.insert(name, HeaderValue::from_static("x"));

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rule_costs_is_accepted_once() {
+    fn the_cost_of_an_unchanged_rule_is_not_checked_again() {
         let properties = json!({"a": {"type": "string", "maxLength": 40_000}});
         let old = definition(json!({"rule": "self.a.contains(self.a)"}), properties.clone());
         assert_eq!(

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_was_is_not_held_against_an_update() {
+    fn faults_in_unchanged_values_do_not_refuse_an_update() {
         let old = json!({"spec": {"min": 3, "max": 2}, "other": 1});
         let mut new = old.clone();
         new["other"] = json!(2);

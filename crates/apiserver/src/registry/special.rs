@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_secret_is_encoded_and_that_of_others_stays() {
+    fn the_text_of_a_secret_is_encoded_and_that_of_other_kinds_stays() {
         let sent = json!({"stringData": {"a": "x"}});
         let mut secret = sent.clone();
         Kind::complete(&Gvk::new("", "v1", "Secret"), &mut secret);

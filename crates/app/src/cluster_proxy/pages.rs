@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_ask_for_pages_gets_the_whole_list() {
+    fn a_request_without_a_limit_gets_the_whole_list() {
         let mut page = page("1", "[]");
         page.next = Some("t/1=".to_owned());
         for (asked, first, after) in [

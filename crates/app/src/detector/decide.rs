@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_keeps_its_reason() {
+    fn without_a_lasting_change_the_condition_keeps_its_reason() {
         let mut memory = Memory::default();
         let first = Err("first".to_owned());
         assert_eq!(memory.adjust(None, &first, Duration::ZERO, THRESHOLDS), first);

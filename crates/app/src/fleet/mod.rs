@@ -31,11 +31,11 @@ use kube::Client;
 use member::Connection;
 use tunnel::Tunnels;
 
-use self::rights::{Rights, Seen, Wish};
+use self::rights::{Access, Rights, Seen};
 use crate::cluster_proxy::ClusterProxy;
 
 /// The state behind the endpoints.
-pub(crate) struct Doors {
+pub(crate) struct Endpoints {
     pub(crate) fleet: Arc<Fleet>,
     rights: Arc<Rights>,
 }
@@ -44,16 +44,16 @@ pub(crate) struct Doors {
 /// discovery lists them.
 pub(crate) fn registry(others: Vec<Arc<Kind>>) -> Arc<Registry> {
     let (get, all) = (["get"], ["create", "delete", "get", "patch", "update"]);
-    let doors = [
+    let endpoints = [
         ("search", "Search", get.as_slice()),
         ("proxying", "Proxying", all.as_slice()),
         ("query", "Query", get.as_slice()),
     ];
-    let doors = doors.map(|(name, kind, verbs)| door(name, kind, verbs));
-    Registry::with_computed(others.into_iter().chain(doors).collect())
+    let endpoints = endpoints.map(|(name, kind, verbs)| endpoint(name, kind, verbs));
+    Registry::with_computed(others.into_iter().chain(endpoints).collect())
 }
 
-fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
+fn endpoint(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
     let gvk = Gvk::new(api::search::GROUP, "v1alpha1", kind);
     Arc::new(Kind {
         api_version: gvk.api_version(),
@@ -106,7 +106,7 @@ struct Asked<'a> {
     namespace: String,
 }
 
-impl Doors {
+impl Endpoints {
     pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         Self { fleet, rights: Arc::default() }
     }
@@ -179,14 +179,14 @@ impl Doors {
 
     /// Returns the clusters that allow the caller's request.
     async fn seen(&self, asked: &Asked<'_>, verb: &str) -> Seen {
-        self.rights.seen(&self.fleet, &asked.outer.user, &asked.cache.clusters(), &asked.wish(verb)).await
+        self.rights.seen(&self.fleet, &asked.outer.user, &asked.cache.clusters(), &asked.access(verb)).await
     }
 }
 
 /// Returns the attributes that a member would authorise if it had received the request: a Namespace is in itself, and a list of
 /// one name concerns that name.
-fn wish(info: &RequestInfo, verb: &str) -> Wish {
-    Wish {
+fn access(info: &RequestInfo, verb: &str) -> Access {
+    Access {
         verb: verb.to_owned(),
         group: info.group.clone(),
         version: info.version.clone(),
@@ -198,8 +198,8 @@ fn wish(info: &RequestInfo, verb: &str) -> Wish {
 }
 
 impl Asked<'_> {
-    fn wish(&self, verb: &str) -> Wish {
-        wish(&self.inner.info, verb)
+    fn access(&self, verb: &str) -> Access {
+        access(&self.inner.info, verb)
     }
 
     /// Warns the caller about clusters whose objects are hidden, and about those that may be shown out of date.
@@ -250,7 +250,7 @@ mod tests {
         let check = |target: &str, verb: &str, namespace: &str, name: &str| {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let info = RequestInfo::parse(&http::Method::GET, path, &Query::parse(Some(query)));
-            let Wish { verb: asked, namespace: space, name: one, .. } = wish(&info, info.verb);
+            let Access { verb: asked, namespace: space, name: one, .. } = access(&info, info.verb);
             assert_eq!((asked.as_str(), space.as_str(), one.as_str()), (verb, namespace, name), "{target}");
         };
         check("/api/v1/namespaces/shop", "get", "shop", "shop");

@@ -20,8 +20,8 @@ use http::{Method, Response};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::Doors;
-use super::rights::{Seen, Wish};
+use super::Endpoints;
+use super::rights::{Access, Seen};
 
 /// Answers are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
@@ -29,7 +29,7 @@ const PIECE: usize = 64 * 1024;
 const PAGE: usize = 500;
 const LONGEST: usize = 10_000;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn query(
         &self,
         server: &Arc<Server>,
@@ -61,7 +61,7 @@ impl Doors {
             cache.ready().await;
             let kind = &cache.kind;
             let namespace = if kind.namespaced { query.namespace().unwrap_or("") } else { "" };
-            let wish = Wish {
+            let access = Access {
                 verb: "list".to_owned(),
                 group: kind.group.clone(),
                 version: kind.version.clone(),
@@ -71,7 +71,7 @@ impl Doors {
                 name: String::new(),
             };
             let clusters = cache.clusters();
-            seen.insert(key(cache), self.rights.seen(&self.fleet, &context.user, &clusters, &wish).await);
+            seen.insert(key(cache), self.rights.seen(&self.fleet, &context.user, &clusters, &access).await);
         }
         // A full search takes a while: each user gets only a limited share.
         let found = list::off_the_workers(server, context, move || {

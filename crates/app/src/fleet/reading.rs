@@ -26,7 +26,7 @@ use http::{Request, Response};
 use serde_json::{Value, json};
 
 use super::page::Wanted;
-use super::{Asked, Doors};
+use super::{Asked, Endpoints};
 
 /// Lists are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
@@ -35,7 +35,7 @@ const LARGE: usize = 512 * 1024;
 /// How long a member may take to return one object before the cache answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn get(&self, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
         let accepted = asked.inner.accept(object_offer(&asked.kind))?;
         let (info, kind) = (&asked.inner.info, &asked.kind);

@@ -17,12 +17,12 @@ use bytes::Bytes;
 use http::{Method, Response};
 use serde_json::json;
 
-use super::Doors;
+use super::Endpoints;
 
 /// Lists are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn search(
         &self,
         server: &Arc<Server>,

@@ -28,14 +28,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::reading::{add_clusters, is_selected};
-use super::rights::{Rights, Seen, Wish};
-use super::{Asked, Doors};
+use super::rights::{Access, Rights, Seen};
+use super::{Asked, Endpoints};
 
 /// How often an idle watch gets a bookmark, and how often rights are checked again.
 const MINUTE: Duration = Duration::from_secs(60);
 const LONGEST: u64 = 365 * 24 * 3600;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn watch(&self, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
         let kind = &asked.kind;
         let accepted = asked.inner.accept(Offer { metadata_list: false, ..object_offer(kind) })?;
@@ -84,7 +84,7 @@ impl Doors {
             rights: self.rights.clone(),
             fleet: self.fleet.clone(),
             user: asked.outer.user.clone(),
-            wish: asked.wish("watch"),
+            access: asked.access("watch"),
         };
         let mut stream = Stream {
             rights,
@@ -132,7 +132,7 @@ struct Again {
     rights: Arc<Rights>,
     fleet: Arc<::fleet::Fleet>,
     user: Arc<User>,
-    wish: Wish,
+    access: Access,
 }
 
 /// The client has gone.
@@ -166,8 +166,8 @@ impl Stream {
                 biased;
                 // Before any other event: a client may have paused the watch for long.
                 () = tokio::time::sleep_until(next_look) => {
-                    let Again { rights, fleet, user, wish } = &self.rights;
-                    if rights.seen(fleet, user, &cache.clusters(), wish).await != self.writer.seen {
+                    let Again { rights, fleet, user, access } = &self.rights;
+                    if rights.seen(fleet, user, &cache.clusters(), access).await != self.writer.seen {
                         self.room().await?;
                         self.end("what you may see of the fleet has changed: list again");
                         return Ok(());

@@ -16,14 +16,14 @@ use http::Response;
 use serde_json::Value;
 
 use super::reading::{ambiguous, without_marks};
-use super::rights::Wish;
-use super::{Asked, Doors};
+use super::rights::Access;
+use super::{Asked, Endpoints};
 use crate::cluster_proxy::ClusterProxy;
 
 /// The media types of update bodies of native kinds.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn write(
         &self,
         asked: &Asked<'_>,
@@ -63,7 +63,7 @@ impl Doors {
     }
 }
 
-impl Doors {
+impl Endpoints {
     /// Returns those objects with a name that a write concerns: the ones that the caller may change; if there are none, the ones
     /// that the caller may see, whose members give the reason.
     ///
@@ -73,12 +73,12 @@ impl Doors {
         let clusters: Vec<Arc<str>> = found.iter().map(|found| found.place.cluster.clone()).collect();
         let verb = asked.inner.info.verb;
         let user = &asked.outer.user;
-        let mut may = self.rights.seen(&self.fleet, user, &clusters, &asked.wish(verb)).await;
+        let mut may = self.rights.seen(&self.fleet, user, &clusters, &asked.access(verb)).await;
         if !clusters.iter().any(|cluster| may.has(cluster)) {
             if self.seen(asked, verb).await.is_refused() {
                 return Err(asked.forbidden(verb));
             }
-            let looking = Wish { subresource: String::new(), ..asked.wish("get") };
+            let looking = Access { subresource: String::new(), ..asked.access("get") };
             may = self.rights.seen(&self.fleet, user, &clusters, &looking).await;
         }
         found.retain(|found| may.has(&found.place.cluster));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_out_has_the_uids_of_the_target() {
+    fn the_result_has_the_uids_of_the_target() {
         let binding = json!({ "metadata": { "name": "b", "namespace": "n", "uid": "b1" }, "spec": { "resource": { "uid": "u" } } });
         let source = snapshot(&[map("u", "1"), ("work.karmada.io", "resourcebindings", binding)]);
         let mut target = snapshot(&[("", "secrets", json!({ "metadata": { "name": "only", "uid": "x" } }))]);

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_again_without_a_change_is_told_apart_from_changes() {
+    fn repeated_writes_are_reported_separately_from_changes() {
         let (source, plan) = (Snapshot::default(), Plan::default());
         let touch = |cluster: &str, plural: &str, name: &str| Touch {
             cluster: cluster.to_owned(),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_makes_for_itself_stays_and_all_else_moves() {
+    fn objects_that_a_server_creates_for_itself_stay_and_all_others_move() {
         let rbac = "rbac.authorization.k8s.io";
         let definitions = "apiextensions.k8s.io";
         let named = |name: &str| json!({ "metadata": { "name": name } });

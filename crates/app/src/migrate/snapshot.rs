@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_listed_and_created_is_read_with_its_status() {
+    fn listable_and_creatable_kinds_are_read_with_their_status() {
         let all = json!(["create", "delete", "get", "list", "update"]);
         let list = json!({ "resources": [
             { "name": "works", "kind": "Work", "namespaced": true, "verbs": all },

@@ -180,7 +180,7 @@ fn amount(list: &ResourceList, name: &str) -> apimachinery::quantity::Quantity {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_charged_is_what_exists_whatever_happens() {
+async fn charges_equal_the_existing_usage_whatever_happens() {
     let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
     let data = tempfile::tempdir().expect("a folder");
     let mut world = World::start(data.path()).await;

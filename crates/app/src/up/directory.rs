@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_recalled() {
+    fn the_recorded_state_is_read_again() {
         let dir = tempfile::tempdir().expect("a folder");
         let directory = Directory::open(dir.path(), false).expect("opened");
         assert_eq!(directory.recall().expect("readable"), None);

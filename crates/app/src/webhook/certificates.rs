@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_once_is_found_again() {
+    fn existing_certificates_are_used_again() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("certs");

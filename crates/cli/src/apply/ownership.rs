@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_apply_keeps_what_is_his() {
+    fn managers_that_did_not_apply_keep_their_fields() {
         let live = object(vec![entry("else", "Update", json!({"f:data": {"f:c": {}}}))]);
         assert_eq!(handed_over(&live, &owners(&live, "Update"), "kubectl"), None);
     }

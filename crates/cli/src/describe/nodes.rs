@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pods_ask_for_is_summed() {
+    fn requests_of_pods_are_added_up() {
         let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}},
             {"resources": {"requests": {"cpu": "1"}}}], "initContainers": [{"resources": {"requests": {"memory": "1Gi"}}}]}});
         let sum = Amounts::of(&pod, "requests");

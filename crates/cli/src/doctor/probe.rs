@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_is_read_and_not_believed_beyond_that() {
+    fn the_output_of_a_pod_is_parsed_but_not_trusted() {
         let pod = || "web-0".to_owned();
         assert_eq!(read("open\nopen\n", &tried(), "web-0"), Probe::Reached { tried: 2, pod: pod() });
         let failed = vec!["[fd00::1]:80".to_owned()];

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_again_with_documents_and_without() {
+    fn the_file_can_be_read_again_with_comments_and_without() {
         for documented in [false, true] {
             let text = format!("{}{}", header(&["a\nb".to_owned()]), print(&edited(), documented));
             assert_eq!(parse(&text), Ok(edited()), "{text}");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_parts_are_named() {
         let text = print(&edited(), false);
         for (text, expected) in [
             ("x = 1\n".to_owned(), "line 1: unexpected line \"x = 1\""),

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_would_misread_is_quoted() {
+    fn ambiguous_keys_are_quoted() {
         for plain in
             ["apps/v1", "app.kubernetes.io/name", "a_b", "v1", "2026-13-01", "1.2.3", "0xg", "1e999", "ключ"]
         {

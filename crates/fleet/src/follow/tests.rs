@@ -125,7 +125,7 @@ async fn a_watch_that_ends_or_breaks_is_resumed_and_nothing_is_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_member_has_forgotten_is_listed_and_told_as_changes() {
+async fn when_the_history_is_gone_the_list_becomes_changes() {
     let stage = Stage::new()
         .list(page(10, &[("x", 5), ("y", 6)]))
         .watch(vec![Err(Error::Expired)])
@@ -201,7 +201,7 @@ async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_costs_the_object_or_a_list_and_not_the_cache() {
+async fn an_unreadable_object_costs_itself_or_a_list_but_not_the_cache() {
     let objects = [object("x", 5), json!({"metadata": {"name": "a/b", "resourceVersion": "9"}})];
     let odd = Ok(Page { version: 10, next: String::new(), items: objects.into_iter().collect() });
     let stage = Stage::new()
@@ -240,7 +240,7 @@ async fn a_member_that_falls_silent_is_asked_and_marked_within_two_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_needs_room_before_it_is_in_the_cache() {
+async fn objects_need_room_before_they_are_in_the_cache() {
     let large = |name: &str| {
         let mut object = object(name, 5);
         object["data"] = json!({"a": "x".repeat(400 << 10)});

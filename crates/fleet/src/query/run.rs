@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_seen_is_not_found() {
+    fn objects_that_the_caller_may_not_see_are_not_found() {
         let now = jiff::Timestamp::now();
         let answer =
             run(&Query::default(), &caches(), |_, cluster| cluster == "us-1", now, &Page::default()).unwrap();

@@ -106,7 +106,7 @@ async fn places_come_and_go() {
 }
 
 #[tokio::test]
-async fn what_changes_while_the_beginning_is_told_is_told_once() {
+async fn a_change_during_the_initial_events_is_sent_once() {
     let cache = cache();
     let many: Vec<String> = (0..3 * BATCH).map(|number| format!("n{number:04}")).collect();
     let objects: Vec<(&str, u64)> = many.iter().map(|name| (name.as_str(), 5)).collect();

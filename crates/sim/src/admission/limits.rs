@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_too_little_or_too_much_is_told() {
+    fn requests_outside_of_the_limits_are_refused() {
         let faults = |cpu: &str| {
             faults_of_pod(&pod(json!({"requests": {"cpu": cpu}, "limits": {"cpu": "500m"}})), &limits())
         };

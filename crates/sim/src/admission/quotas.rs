@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_in_takes_its_room() {
+    fn an_admitted_object_is_charged() {
         let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
         let used = charge(&quota, &pods(), &pod(Some("250m")), None).expect("room").expect("charged");
         assert_eq!(used, json!({"pods": "2", "cpu": "750m"}));
     }
 
     #[test]
-    fn what_exceeds_a_quota_is_refused_in_the_words_of_the_original() {
+    fn an_object_beyond_a_quota_is_refused_in_kube_apiservers_words() {
         let full = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "2", "cpu": "500m"}));
         assert_eq!(
             charge(&full, &pods(), &pod(Some("750m")), None).expect_err("refused"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_the_scope_of_a_quota_is_charged() {
+    fn an_object_that_enters_the_scope_of_a_quota_is_charged() {
         let mut quota = quota(json!({"pods": "1"}), json!({"pods": "0"}));
         quota["spec"]["scopes"] = json!(["Terminating"]);
         let before = pod(Some("250m"));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrinks_or_is_not_counted_passes() {
+    fn shrinking_and_uncounted_objects_are_admitted() {
         let full = quota(json!({"services.nodeports": "1"}), json!({"services.nodeports": "1"}));
         let services = GroupResource::new("", "services");
         let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{"port": 80}]}});

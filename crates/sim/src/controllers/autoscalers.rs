@@ -60,7 +60,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
         }
     }
     status["currentReplicas"] = json!(current);
-    let Some(wish) = desired.filter(|_| current > 0) else {
+    let Some(wanted) = desired.filter(|_| current > 0) else {
         let message = if current == 0 {
             "scaling is disabled since the replica count of the target is zero"
         } else {
@@ -85,7 +85,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     );
     let least = number(scaler, "/spec/minReplicas").unwrap_or(1);
     let most = number(scaler, "/spec/maxReplicas").unwrap_or(1);
-    let (limited, limit) = autoscaling::limited(wish, least, most);
+    let (limited, limit) = autoscaling::limited(wanted, least, most);
     let (value, reason, message) = match limit {
         Limit::TooMany => {
             ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count")
@@ -194,7 +194,7 @@ mod tests {
     use crate::trouble::{Load, Troubles};
     use crate::view::fake::with_view;
 
-    fn wish(milli_cpu: u64) -> Vec<i64> {
+    fn replicas_at(milli_cpu: u64) -> Vec<i64> {
         let pod = |name: &str| {
             json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"app": "web"}},
             "spec": {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}, "status": {"phase": "Running",
@@ -227,9 +227,9 @@ mod tests {
 
     #[test]
     fn replicas_follow_the_load_within_their_limits() {
-        assert_eq!(wish(200), [4]);
-        assert_eq!(wish(100), Vec::<i64>::new());
-        assert_eq!(wish(10_000), [6]);
-        assert_eq!(wish(0), [1]);
+        assert_eq!(replicas_at(200), [4]);
+        assert_eq!(replicas_at(100), Vec::<i64>::new());
+        assert_eq!(replicas_at(10_000), [6]);
+        assert_eq!(replicas_at(0), [1]);
     }
 }

@@ -77,7 +77,7 @@ fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Va
 
 /// Returns how many pods their controllers want in total.
 fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
-    let mut wishes: BTreeMap<String, i64> = BTreeMap::new();
+    let mut desired: BTreeMap<String, i64> = BTreeMap::new();
     let mut loose = 0;
     for pod in pods {
         let Some(owner) = pod.controller() else {
@@ -91,10 +91,10 @@ fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
         {
             controller = deployment;
         }
-        let wish = number(&controller, "/spec/replicas").unwrap_or(1);
-        wishes.insert(controller.uid().to_owned(), wish);
+        let replicas = number(&controller, "/spec/replicas").unwrap_or(1);
+        desired.insert(controller.uid().to_owned(), replicas);
     }
-    loose + wishes.values().sum::<i64>()
+    loose + desired.values().sum::<i64>()
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     use crate::view::fake::with_view;
 
     #[test]
-    fn what_is_above_the_minimum_may_go() {
+    fn pods_above_the_minimum_may_be_evicted() {
         let pod = |name: &str, ready: &str| {
             json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"a": "b"}},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}})

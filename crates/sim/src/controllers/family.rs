@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_match_any_more_is_let_go() {
+    fn an_object_that_no_longer_matches_is_released() {
         let (members, written) = gathered(&set(), vec![pod("changed", "b", Some("set"))]);
         assert!(members.is_empty());
         assert_eq!(written, [("changed".to_owned(), 0, 0)]);
     }
 
     #[test]
-    fn who_owns_without_controlling_lets_nobody_go() {
+    fn an_owner_that_is_not_the_controller_releases_nothing() {
         let mut shared = pod("shared", "b", Some("else"));
         let owners = shared["metadata"]["ownerReferences"].as_array_mut().expect("a list");
         owners.push(json!({"uid": "set"}));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_going_away_takes_nobody_in() {
+    fn a_controller_that_is_being_deleted_adopts_nothing() {
         let mut going = set();
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let (members, written) = gathered(&going, vec![pod("orphan", "a", None)]);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_about_a_node_stays() {
+    fn conditions_that_others_write_stay() {
         let mut node = object(&NodeOptions::new("n"));
         let other = json!({"type": "NamesResolve", "status": "False"});
         node["status"]["conditions"] = json!([other]);

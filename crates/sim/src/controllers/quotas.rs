@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pods_ask_for_is_added_up() {
+    fn requests_of_pods_are_added_up() {
         let spec = json!({"hard": {"pods": "5", "requests.cpu": "2", "memory": "4Gi", "secrets": "3"}});
         let pods = vec![pod("a", "100m"), pod("b", "1")];
         assert_eq!(

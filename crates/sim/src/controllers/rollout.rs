@@ -139,30 +139,30 @@ mod tests {
 
     #[test]
     fn the_new_set_grows_into_the_surge() {
-        let wish = deployment(10, json!("25%"), json!("25%"));
-        assert_eq!(grow(&wish, 0, 10), 3);
-        assert_eq!(grow(&wish, 3, 13), 3);
-        assert_eq!(grow(&wish, 9, 9), 10);
+        let desired = deployment(10, json!("25%"), json!("25%"));
+        assert_eq!(grow(&desired, 0, 10), 3);
+        assert_eq!(grow(&desired, 3, 13), 3);
+        assert_eq!(grow(&desired, 9, 9), 10);
     }
 
     #[test]
     fn old_sets_shrink_as_far_as_enough_stay_available() {
-        let wish = deployment(10, json!(3), json!(2));
-        assert_eq!(shrink(&wish, &set(3, 0), &[&set(10, 10)]), [8]);
-        assert_eq!(shrink(&wish, &set(5, 3), &[&set(8, 8)]), [5]);
-        assert_eq!(shrink(&wish, &set(5, 0), &[&set(8, 8)]), [8]);
+        let desired = deployment(10, json!(3), json!(2));
+        assert_eq!(shrink(&desired, &set(3, 0), &[&set(10, 10)]), [8]);
+        assert_eq!(shrink(&desired, &set(5, 3), &[&set(8, 8)]), [5]);
+        assert_eq!(shrink(&desired, &set(5, 0), &[&set(8, 8)]), [8]);
         // The second one is unhealthy anyway.
-        assert_eq!(shrink(&wish, &set(3, 0), &[&set(8, 8), &set(2, 0)]), [8, 0]);
+        assert_eq!(shrink(&desired, &set(3, 0), &[&set(8, 8), &set(2, 0)]), [8, 0]);
     }
 
     #[test]
     fn scaling_in_the_middle_keeps_the_proportions() {
-        let wish = deployment(20, json!(0), json!(2));
+        let desired = deployment(20, json!(0), json!(2));
         let mut sets = [set(7, 7), set(3, 3)];
         for set in &mut sets {
             set["metadata"] = json!({"annotations": {MAX: "10"}});
         }
-        let sizes = proportional(&wish, &[&sets[0], &sets[1]]);
+        let sizes = proportional(&desired, &[&sets[0], &sets[1]]);
         assert_eq!(sizes, [14, 6]);
     }
 }

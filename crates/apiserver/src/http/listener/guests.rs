@@ -80,7 +80,7 @@ impl Guest {
     }
 
     /// Waits until the connection has been idle for too long.
-    pub(super) async fn bored(&self, settings: &Settings) {
+    pub(super) async fn idle_for_too_long(&self, settings: &Settings) {
         loop {
             let limit =
                 if self.served.load(Ordering::Relaxed) { settings.idle } else { settings.first_request };
@@ -194,7 +194,7 @@ impl Guests {
     }
 
     /// Frees a connection after the system refused a new one.
-    pub(super) fn relieve(&self) -> bool {
+    pub(super) fn make_room(&self) -> bool {
         self.list.lock().evict(|_| true)
     }
 }
@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_bored_only_without_requests() {
+    async fn a_connection_is_idle_only_without_requests() {
         let settings = Settings { idle: Duration::from_millis(10), ..Settings::default() };
         let slot = Guests::new(settings).enter(address(1)).unwrap();
         let request = slot.guest.begin();
-        let bored = tokio::time::timeout(settings.idle * 10, slot.guest.bored(&settings)).await;
-        assert!(bored.is_err());
+        let outcome = tokio::time::timeout(settings.idle * 10, slot.guest.idle_for_too_long(&settings)).await;
+        assert!(outcome.is_err());
         drop(request);
-        slot.guest.bored(&settings).await;
+        slot.guest.idle_for_too_long(&settings).await;
     }
 }

@@ -191,7 +191,7 @@ pub async fn run<H: Host>(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Usually the process has run out of file descriptors.
-                let relieved = guests.relieve();
+                let relieved = guests.make_room();
                 tracing::warn!(%error, relieved, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -323,7 +323,7 @@ async fn drive<C>(
         ended = connection.as_mut() => ended,
         () = gate.shut() => return,
         () = guest.dismissed() => return,
-        () = guest.bored(settings) => {
+        () = guest.idle_for_too_long(settings) => {
             end(connection.as_mut());
             tokio::time::timeout(settings.goodbye, connection).await.unwrap_or(Ok(()))
         }
