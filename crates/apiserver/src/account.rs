@@ -1,8 +1,8 @@
-//! What one user holds in memory: requests that are being read or worked on, and answers that were not sent yet.
+//! What one user holds in memory: requests that are being read or handled, and answers that are not sent yet.
 //!
-//! All users together have a budget, too: when it is used up, only those get more who have left little unread.
+//! All users together have a budget, too. When it is used up, only users who have left little unread get more.
 //!
-//! An account exists as long as it is charged with anything, or a request of its user is on its way.
+//! An account exists as long as something is charged to it, or a request of its user is in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +16,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 /// What one user may hold in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes of requests that are being read or worked on.
+    /// Bytes of requests that are being read or handled.
     pub reading: usize,
     /// Bytes of answers that the client has not read yet. All clients together may hold eight times as much.
     pub unsent: usize,
-    /// An answer other than a watch that makes no progress for so long is broken off.
+    /// An answer other than a watch is broken off if it makes no progress for this long.
     pub stall: Duration,
 }
 
@@ -30,9 +30,9 @@ impl Default for Budgets {
     }
 }
 
-/// How many users may leave as much unread as one of them may. Beyond that, only those get more who have left little.
+/// How many users may leave a full budget unread. Beyond that, only users who have left little unread get more.
 const USERS: usize = 8;
-/// Which part of the budget of a user is little.
+/// A user has left little unread if it is at most this fraction of the budget.
 const LITTLE: usize = 64;
 
 type Known = Mutex<HashMap<String, Weak<Account>>>;
@@ -44,7 +44,7 @@ pub(crate) struct Accounts {
     all: Arc<All>,
 }
 
-/// What the accounts share.
+/// What all accounts share.
 #[derive(Debug, Default)]
 struct All {
     known: Known,
@@ -82,7 +82,7 @@ pub(crate) struct Account {
     name: String,
     /// In kilobytes, so that a semaphore can count it.
     reading: Arc<Semaphore>,
-    /// As much again, for bodies that were read and are large.
+    /// The same amount again, for large bodies that have been read and are being handled.
     handling: Arc<Semaphore>,
     all_reading: u32,
     unsent: AtomicUsize,
@@ -95,22 +95,22 @@ pub(crate) struct Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let mut known = self.all.known.lock();
-        // Somebody may have made a new one of this name meanwhile.
+        // A new account with this name may exist by now.
         if known.get(&self.name).is_some_and(|account| account.strong_count() == 0) {
             known.remove(&self.name);
         }
     }
 }
 
-/// Bodies up to this size are few bytes however they are written.
+/// The size of smaller bodies is a good estimate of what they cost, however they are written.
 const SMALL: usize = 64 << 10;
-/// What each part of a body (a field, an item, a line) is charged with beside its bytes. A Pod of 25,000 volumes and mounts takes about
-/// 1,050 bytes for each part at its peak; half of that is charged, since few bodies are as bad.
+/// The charge for each part of a body (a field, an item, a line), in addition to its bytes. A Pod of 25,000 volumes and mounts
+/// takes about 1,050 bytes for each part at its peak. Half of that is charged, since few bodies are that bad.
 const PART: usize = 512;
 
-/// Returns what a body is charged with while it is handled: 2 MiB of small parts become trees of 180 MiB.
+/// Returns the charge for a body while it is handled: 2 MiB of small parts become trees of 180 MiB.
 fn handled(body: &[u8]) -> usize {
-    // Parts of JSON begin so, those of YAML at a line's start, and messages of protobuf mostly with their first field.
+    // These bytes start parts of JSON, lines of YAML, and usually messages of protobuf, by their first field.
     let parts = body.iter().filter(|byte| matches!(byte, b',' | b'{' | b'[' | b'\n')).count();
     body.len().saturating_add(parts.saturating_mul(PART))
 }
@@ -139,16 +139,16 @@ impl Account {
         Accounts::new(Budgets { unsent, ..Budgets::default() }).of("someone")
     }
 
-    /// Waits until a body of some bytes may be read.
+    /// Waits until a body of this many bytes may be read.
     pub(crate) async fn read(&self, bytes: usize) -> Reading {
-        // What is larger than everything waits for everything.
+        // A body that is larger than the budget waits for the whole budget.
         let wanted = kilobytes(bytes).min(self.all_reading);
         let permit = self.reading.clone().acquire_many_owned(wanted).await;
         Reading { permit: permit.expect("the semaphore is never closed"), handling: None }
     }
 
-    /// Waits until a body that was read may be handled, which takes more memory than its bytes. This has a budget of its own: if all shared
-    /// one, bodies that wait here could keep each other waiting.
+    /// Waits until a body that has been read may be handled, which takes more memory than its bytes. This has a separate budget:
+    /// with a shared one, bodies that wait here could block each other.
     pub(crate) async fn handle(&self, reading: &mut Reading, body: &[u8]) {
         if body.len() <= SMALL {
             return;
@@ -158,7 +158,7 @@ impl Account {
         reading.handling = Some(permit.expect("the semaphore is never closed"));
     }
 
-    /// Says whether too many bytes wait to be read by the user; or by all users together, and this one is not among the modest.
+    /// Returns whether the user has left too much unread, or all users together have, and this user is not a modest one.
     pub(crate) fn is_over(&self) -> bool {
         let unsent = self.unsent.load(Ordering::Relaxed);
         unsent > self.budget || unsent > self.budget / LITTLE && self.are_all_over()
@@ -191,8 +191,8 @@ impl Account {
         self.all.unsent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Charges the account with an answer that is about to be made, until what is returned is dropped; nothing if the user is
-    /// over the budget already.
+    /// Charges the account for an answer before it is made. The charge ends when the returned value is dropped. Returns `None` if
+    /// the user is already over the budget.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
         if self.is_over() {
             return None;
@@ -213,7 +213,7 @@ impl Account {
         }
     }
 
-    /// Returns bytes that are charged to this account until their last copy is dropped, wherever that is.
+    /// Returns bytes that are charged to this account until their last copy is dropped, wherever it is.
     pub(crate) fn charged(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.add(bytes.len());
         Bytes::from_owner(Charged { bytes, account: self.clone() })
@@ -225,23 +225,23 @@ impl Account {
     }
 }
 
-/// Bytes of a request that are counted until it is answered.
+/// Bytes of a request, counted until the request is answered.
 #[derive(Debug)]
 pub(crate) struct Reading {
     permit: OwnedSemaphorePermit,
-    /// For the memory that handling takes; released with the bytes.
+    /// For the memory that handling takes; released together with the bytes.
     handling: Option<OwnedSemaphorePermit>,
 }
 
 impl Reading {
-    /// Counts no more than what came.
+    /// Reduces the charge to the bytes that actually arrived.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let held = self.permit.num_permits();
         let _surplus = self.permit.split(held.saturating_sub(kilobytes(bytes) as usize));
     }
 }
 
-/// Bytes with the account that they are charged to.
+/// Bytes with the account to which they are charged.
 struct Charged {
     bytes: Bytes,
     account: Arc<Account>,

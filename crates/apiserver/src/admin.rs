@@ -1,4 +1,4 @@
-//! What only the owner of the data directory may do: a socket in it, which nobody else can open.
+//! Operations that only the owner of the data directory may use: a socket in the directory, which nobody else can open.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn listen(server: &Arc<Server>, dir: &Path) -> Result<impl Future<Out
     use std::os::unix::fs::PermissionsExt;
     let path = dir.join(SOCKET);
     let failed = |source| Error::Socket { path: path.clone(), source };
-    // The store's lock says that nobody else serves this directory: what is left here is from the past.
+    // The store's lock guarantees that no other process serves this directory, so this file is a leftover.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;

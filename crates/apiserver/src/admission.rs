@@ -1,4 +1,4 @@
-//! The last say before something is written: plug-ins that may change an object and then refuse it.
+//! The last checks before a write: plug-ins that may change an object and may then refuse it.
 //!
 //! Plug-ins run outside the store's critical section; an update that lost its race runs them again.
 
@@ -55,25 +55,25 @@ pub struct Attributes<'a> {
     pub subresource: &'a str,
     pub user: &'a User,
     pub dry_run: bool,
-    /// The object as it would be stored; none when deleting.
+    /// The object as it would be stored; `None` for a deletion.
     pub object: Option<&'a mut Value>,
     pub old: Option<&'a Value>,
     pub warnings: Vec<String>,
 }
 
-/// What a plug-in wants written in the same commit as an object.
+/// A write that a plug-in wants in the same commit as an object.
 #[derive(Default)]
 pub struct Together {
     pub writes: Vec<Companion>,
-    /// Let go when the commit is done.
+    /// Dropped when the commit is done.
     pub held: Vec<Box<dyn Send + Sync>>,
 }
 
-/// An object whose status is to be written together with another object.
+/// An object whose status is written together with another object.
 #[derive(Debug)]
 pub struct Companion {
     pub kind: Gvk,
-    /// As it was read, with its revision, and with the new status.
+    /// The object as it was read, with its revision, and with the new status.
     pub object: Value,
 }
 
@@ -81,7 +81,7 @@ pub struct Companion {
 pub trait Admit: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Says whether the plug-in has anything to do with a kind; asked before anything is copied.
+    /// Returns whether the plug-in has anything to do with a kind. Called before anything is copied.
     fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool;
 
     fn mutate<'a>(&'a self, _attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -92,19 +92,19 @@ pub trait Admit: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Says whether a write of this kind may want others written with it; asked before anything else.
+    /// Returns whether the plug-in may want other writes together with a write of this kind. Called before anything else.
     fn accompanies(&self, _operation: Operation, _kind: &Kind, _subresource: &str) -> bool {
         false
     }
 
-    /// Returns what is to be written in the same commit, or refuses. Everybody else has agreed by then. Asked again when what it
-    /// wants written was overtaken by others. A deletion is asked about when the object really goes.
+    /// Returns the writes for the same commit, or refuses. Called after everything else has agreed, and again when one of those
+    /// writes lost a race. For a deletion, it is called when the object is really removed.
     fn together<'a>(&'a self, _attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<Together, Status>> {
         Box::pin(std::future::ready(Ok(Together::default())))
     }
 }
 
-/// The plug-ins in their order.
+/// The plug-ins, in the order in which they run.
 #[derive(Clone, Default)]
 pub struct Chain(Vec<Arc<dyn Admit>>);
 
@@ -113,17 +113,17 @@ impl Chain {
         Self(plugins)
     }
 
-    /// Says whether any plug-in wants to see a write.
+    /// Returns whether any plug-in wants to see a write.
     pub fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
         self.0.iter().any(|plugin| plugin.handles(operation, kind, subresource))
     }
 
-    /// Says whether any plug-in may want others written with a write.
+    /// Returns whether any plug-in may want other writes together with a write.
     pub fn accompanies(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
         self.0.iter().any(|plugin| plugin.accompanies(operation, kind, subresource))
     }
 
-    /// Collects what plug-ins want written in the same commit.
+    /// Collects the writes that plug-ins want in the same commit.
     pub async fn together(&self, attributes: &Attributes<'_>) -> Result<Together, Status> {
         let mut all = Together::default();
         for plugin in &self.0 {

@@ -1,10 +1,10 @@
 //! Cluster addresses and node ports for Services.
 //!
-//! Whatever is in use has an entry in the store that names the Service. It is made and removed in the same commit as the Service
-//! that takes it or gives it back: so no two Services have the same, whichever servers write them, and a write that fails, or
-//! whose outcome nobody knows, leaves nothing behind. Nothing is kept beside the store.
+//! Everything in use has an entry in the store that names the Service. The entry is created and removed in the same commit as the
+//! Service that takes it or gives it back. So no two Services have the same address or port, whichever servers write them, and a
+//! write that fails, or whose outcome is unknown, leaves nothing behind. There is no state outside the store.
 //!
-//! Two that want the same at the same moment: the commit of one is refused, and it looks for another.
+//! If two Services want the same at the same moment, one commit is refused, and that Service tries another.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,12 +24,12 @@ const NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
 const NETWORK_SIZE: u32 = 1 << 20;
 const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 
-/// Not collections of kinds: nothing that is served shows them.
+/// These are not collections of kinds: no API shows them.
 const ADDRESSES: &str = "ranges/serviceips";
 const NODE_PORTS: &str = "ranges/servicenodeports";
 const SERVICES: &str = "services/specs";
 
-/// Gives a Service what it needs. It has it once [`writes`] are committed together with the Service.
+/// Gives a Service the addresses and ports that it needs. They are taken once [`writes`] are committed together with the Service.
 pub(crate) fn assign(
     store: &Store<Head>,
     object: &mut Value,
@@ -38,7 +38,7 @@ pub(crate) fn assign(
     service::allocate(object, old, &Free { store, taken: RefCell::default() })
 }
 
-/// Returns what has to be written together with a Service that takes and gives back so much.
+/// Returns the writes that must be committed together with a Service, for what it takes and gives back.
 pub(crate) fn writes(
     store: &Store<Head>,
     namespace: &str,
@@ -49,20 +49,20 @@ pub(crate) fn writes(
     let taken = entries(&allocation.taken_ips, &allocation.taken_ports)
         .map(|(collection, name)| reserve(collection, &name, &owner));
     let freed = entries(&allocation.freed_ips, &allocation.freed_ports).filter_map(|(collection, name)| {
-        // One that was stored by an earlier release may have no entry, and one with the same address may be another's.
+        // A Service that an earlier release stored may have no entry, and the entry with its address may belong to another one.
         let entry = store.get(collection, &name).filter(|entry| *entry.value == *owner.as_bytes())?;
         Some(Write::delete(collection, name, Expect::Revision(entry.modified)))
     });
     taken.chain(freed).collect()
 }
 
-/// Returns what has to be written together with the deletion of a Service.
+/// Returns the writes that must be committed together with the deletion of a Service.
 pub(crate) fn release(store: &Store<Head>, namespace: &str, name: &str, last: &Value) -> Vec<Write<Head>> {
     writes(store, namespace, name, &service::held(last))
 }
 
-/// Returns what has to be written together with a Service that comes with addresses and ports from elsewhere. It keeps them in any
-/// case; what another Service has already stays that one's.
+/// Returns the writes that must be committed together with a Service that brings its addresses and ports from elsewhere. It keeps
+/// them in any case; an entry that another Service already has stays with that one.
 pub(crate) fn adopt(store: &Store<Head>, namespace: &str, name: &str, object: &Value) -> Vec<Write<Head>> {
     let (owner, held) = (object::join_key(namespace, name), service::held(object));
     entries(&held.freed_ips, &held.freed_ports)
@@ -71,13 +71,13 @@ pub(crate) fn adopt(store: &Store<Head>, namespace: &str, name: &str, object: &V
         .collect()
 }
 
-/// Says whether an entry of this collection stands for an address or a port.
+/// Returns whether an entry of this collection stands for an address or a port.
 pub(crate) fn is_range(collection: &str) -> bool {
     collection == ADDRESSES || collection == NODE_PORTS
 }
 
-/// Brings the entries in line with the stored Services: an earlier release made none, and a Service that could not be read
-/// leaves its own behind.
+/// Repairs the entries according to the stored Services: an earlier release did not write any, and a Service that could not be
+/// read leaves its entries behind.
 pub(crate) async fn repair(store: &Store<Head>) -> Result<(), CommitError<Head>> {
     let all = store.snapshots([SERVICES, ADDRESSES, NODE_PORTS]);
     let [services, addresses, ports] = &all[..] else { return Ok(()) };
@@ -96,7 +96,7 @@ pub(crate) async fn repair(store: &Store<Head>) -> Result<(), CommitError<Head>>
     }
     for (collection, snapshot) in [(ADDRESSES, addresses), (NODE_PORTS, ports)] {
         for entry in snapshot.iter().filter(|entry| !held.contains(&(collection, entry.name.to_string()))) {
-            // As long as it is there nobody else can have taken it.
+            // As long as the entry exists, no other Service can have taken it.
             repairs.push(Write::delete(collection, entry.name.clone(), Expect::Revision(entry.modified)));
         }
     }
@@ -111,7 +111,7 @@ pub(crate) async fn repair(store: &Store<Head>) -> Result<(), CommitError<Head>>
     .map(drop)
 }
 
-/// Returns where addresses of our range and ports are noted.
+/// Returns the collections for addresses of our range and for ports.
 fn entries<'a>(
     addresses: &'a [String],
     ports: &'a [u16],
@@ -130,7 +130,7 @@ fn offset(address: &str) -> Option<u32> {
     address.checked_sub(NETWORK).filter(|offset| *offset < NETWORK_SIZE)
 }
 
-/// What nobody has at this moment, and the Service at hand has not taken yet.
+/// Finds addresses and ports that are free at this moment, and that the Service at hand has not taken yet.
 struct Free<'a> {
     store: &'a Store<Head>,
     taken: RefCell<BTreeSet<(&'static str, String)>>,
@@ -158,7 +158,7 @@ impl service::Allocator for Free<'_> {
                 Err("provided IP is already allocated".to_owned())
             };
         }
-        // The lower part of the range is left to addresses that are asked for; the first and last are not hosts.
+        // The lower part of the range is reserved for addresses that are requested explicitly; the first and last are not hosts.
         let random = (0..64).map(|_| rand::random_range(256..NETWORK_SIZE - 1));
         let address = random.chain(1..NETWORK_SIZE - 1).map(address).find(take);
         address.ok_or_else(|| "range is full".to_owned())
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_stored_services_have_is_noted_and_nothing_else() {
+    async fn only_addresses_and_ports_of_stored_services_have_entries() {
         let store = open();
         put(&store, "default/web", &service("10.96.0.7", 30007)).await;
         put(&store, "default/headless", &json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}))
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_taken_is_not_given_again() {
+    async fn an_address_in_use_is_not_allocated_again() {
         let store = open();
         put(&store, "default/web", &service("10.96.0.7", 30007)).await;
         repair(&store).await.expect("the store takes writes");

@@ -1,11 +1,11 @@
-//! Work that takes long runs on a background thread that yields to every other one. So a client that asks for large documents,
-//! or makes one definition after the other, keeps nobody else waiting. A second thread does what follows from definitions:
-//! that takes milliseconds too, but clients wait for it.
+//! Long work runs on a background thread that yields to all other threads. So a client that requests large documents, or writes
+//! one definition after the other, delays nobody else. A second thread does the work that follows from definitions: it also takes
+//! milliseconds, but clients wait for it.
 //!
-//! A low priority alone is not enough: Linux lets a thread that has begun finish its turn of some milliseconds, whoever
-//! wakes up meanwhile. Both threads therefore ask for long turns. Since Linux 6.12, whoever wants a shorter one interrupts
-//! them, and that is every other thread; what both get in the long run stays as their priority says. Older kernels
-//! do not look at it.
+//! A low priority alone is not enough: Linux lets a running thread finish its slice of some milliseconds, whichever thread wakes
+//! up meanwhile. Therefore both threads ask for long slices. Since Linux 6.12, threads that ask for shorter slices interrupt
+//! them, and all other threads do. In the long run, both threads get the share that their priority gives them. Older kernels
+//! ignore the length of the slice.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use apimachinery::status::Status;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How much less than others the thread counts when the processors are scarce.
+/// How much lower than normal the priority of the thread is when processors are scarce.
 const NICENESS: i32 = 10;
 
-/// How long the threads want to run at a time: several times what others have by default (0.7 ms to 3 ms, depending on the
-/// number of processors), and not so long that they would hardly get their turn beside others that never sleep.
+/// The slice that the threads ask for: several times the default of other threads (0.7 ms to 3 ms, depending on the number of
+/// processors), but not so long that they would hardly run beside threads that never sleep.
 const TURN: Duration = Duration::from_millis(20);
 
 static BACKGROUND: LazyLock<Runtime> = LazyLock::new(|| thread("background", NICENESS));
 static SETTLING: LazyLock<Runtime> = LazyLock::new(|| thread("settling", 0));
 
-/// Starts one thread for tasks that take long.
+/// Starts one thread for long tasks.
 fn thread(name: &str, niceness: i32) -> Runtime {
     Builder::new_multi_thread()
         .worker_threads(1)
@@ -45,12 +45,12 @@ fn thread(name: &str, niceness: i32) -> Runtime {
         .expect("a process that serves can start one more thread")
 }
 
-/// Makes this thread one that every other one may interrupt.
+/// Lets all other threads interrupt this one.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "the system call has no binding that hides it")]
 fn take_long_turns(niceness: i32) -> std::io::Result<()> {
     let turn = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
-    // For an ordinary thread, the runtime is the wanted length of a turn.
+    // For an ordinary thread, the runtime is the requested length of a slice.
     let wanted = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
@@ -71,13 +71,13 @@ fn take_long_turns(_: i32) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Returns where to follow definitions: that is in the way of no request, and is not put off for one either.
+/// Returns the runtime for work that follows definitions: it delays no request, and no request delays it.
 pub(crate) fn settling() -> &'static Handle {
     SETTLING.handle()
 }
 
-/// Runs something there and waits for its result, and how long a processor was busy with it. Who stops waiting ends it at
-/// its next step.
+/// Runs a future there and waits for its result, and for the processor time that it took. If the caller stops waiting, the future
+/// ends at its next step.
 pub(crate) async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<(T, Duration), Status> {
@@ -86,7 +86,7 @@ pub(crate) async fn run<T: Send + 'static>(
     task.await.map_err(|_| Status::internal("a computation was lost"))
 }
 
-/// Work that counts how long a processor is busy with it.
+/// A future that counts its processor time.
 struct Metered<F> {
     work: Pin<Box<F>>,
     spent: Duration,
@@ -103,7 +103,7 @@ impl<F: Future> Future for Metered<F> {
     }
 }
 
-/// Returns how long a processor has been busy with this thread.
+/// Returns the processor time of this thread.
 fn busy() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -134,7 +134,7 @@ mod tests {
                 .split_whitespace()
                 .map(|f| f.parse().unwrap_or(-1))
                 .collect();
-            // Counted from the one after the name, which is the third.
+            // Counted from the field after the name, which is the third.
             (fields[41 - 3], fields[19 - 3])
         })
         .await

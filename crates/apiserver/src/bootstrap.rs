@@ -1,7 +1,7 @@
-//! What exists from the first moment: namespaces, roles, priority classes, and what aggregated servers look for.
+//! Objects that exist from the start: namespaces, roles, priority classes, and the objects that aggregated servers look for.
 //!
-//! A restart adds what is missing and leaves the rest alone, but for roles, to which missing permissions are added
-//! as upstream does (unless an annotation says not to).
+//! A restart adds missing objects and leaves the others alone. Only roles are changed: missing permissions are added, as upstream
+//! does (unless an annotation forbids it).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::server::Server;
 
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Writes everything that has to exist.
+/// Writes all objects that must exist.
 pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> Result<(), Status> {
     let actor = Actor::new(server, "system:apiserver");
     let mut namespaces = vec!["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -43,7 +43,7 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     ] {
         for role in objects {
             let name = role.name();
-            // Controllers' own roles are of use only where those controllers are outside.
+            // Roles for controllers are only useful if those controllers run outside of this process.
             if !controllers && name.starts_with("system:controller:") {
                 continue;
             }
@@ -84,8 +84,8 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     Ok(())
 }
 
-/// An operator who restricted `system:discovery` when it still included what is public meant that too: a binding of
-/// `system:public-info-viewer` that is missing beside it is made like it.
+/// An operator who restricted `system:discovery` when it still included public information also meant that part. So if the
+/// binding of `system:public-info-viewer` is missing beside it, it is created with the same subjects.
 async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     let (group, resource, public) =
         ("rbac.authorization.k8s.io", "clusterrolebindings", "system:public-info-viewer");
@@ -104,10 +104,10 @@ async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     ensure(actor, group, "v1", resource, "", binding).await
 }
 
-/// Tells where the addresses of Services come from.
+/// Writes the range of Service addresses.
 async fn service_range(actor: &Actor) -> Result<(), Status> {
     let (group, version, resource) = ("networking.k8s.io", "v1", "servicecidrs");
-    // A server may be told to serve other kinds than Kubernetes'.
+    // A server may be configured to serve other kinds than Kubernetes'.
     let Ok(kind) = kind(actor, group, version, resource) else { return Ok(()) };
     let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [crate::allocator::RANGE]}});
     ensure(actor, group, version, resource, "", range).await?;
@@ -115,7 +115,7 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
     if let Some(entry) = stored
         && actor.server().read(&kind, &entry)?.pointer("/status/conditions").is_some()
     {
-        // Even a write that changes nothing would ask webhooks, and a broken one must not keep the server from starting.
+        // Even a write without a change would call webhooks, and a broken one must not keep the server from starting.
         return Ok(());
     }
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -136,7 +136,7 @@ fn kind(actor: &Actor, group: &str, version: &str, resource: &str) -> Result<Arc
         .ok_or_else(|| Status::internal(format!("{resource}.{group}/{version} is not served")))
 }
 
-/// Creates an object unless one of that name exists.
+/// Creates an object unless one with this name exists.
 pub(crate) async fn ensure(
     actor: &Actor,
     group: &str,
@@ -152,7 +152,7 @@ pub(crate) async fn ensure(
     }
     object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, None);
     match actor.create(&kind, namespace, object).await {
-        // Another server was quicker. Of a Service, the refusal names the address that is taken, not the name.
+        // Another server was faster. For a Service, the error names the address that is taken, not the name.
         Err(_) if actor.server().store.get(&kind.collection, &key).is_some() => Ok(()),
         Err(status) if status.reason == "AlreadyExists" => Ok(()),
         other => other.map(|_| ()),
@@ -180,7 +180,7 @@ async fn ensure_role(
     actor.update(&kind, namespace, &name, "", |old| merged(old, &role)).await.map(|_| ())
 }
 
-/// Returns the stored role with what ours has in addition; `None` if nothing is missing.
+/// Returns the stored role with our additional rules; `None` if nothing is missing.
 fn merged(stored: &Value, ours: &Value) -> Option<Value> {
     if stored.pointer(&format!("/metadata/annotations/{}", AUTOUPDATE.replace('/', "~1")))
         == Some(&json!("false"))
@@ -189,7 +189,7 @@ fn merged(stored: &Value, ours: &Value) -> Option<Value> {
     }
     let mut new = stored.clone();
     let mut changed = false;
-    // The rules of an aggregate belong to its controller.
+    // The rules of an aggregated role belong to its controller.
     let fields: &[&str] =
         if ours.get("aggregationRule").is_some() { &["subjects"] } else { &["rules", "subjects"] };
     for field in fields {
@@ -204,7 +204,7 @@ fn merged(stored: &Value, ours: &Value) -> Option<Value> {
     changed.then_some(new)
 }
 
-/// Says whether one of the items has everything that `item` has.
+/// Returns whether one of the items contains everything in `item`.
 fn covered(present: &[Value], item: &Value) -> bool {
     let lists = |value: &Value| -> BTreeMap<String, Value> {
         value.as_object().map(|fields| fields.clone().into_iter().collect()).unwrap_or_default()

@@ -1,17 +1,17 @@
-//! Time and numbers that come from outside: sums stay within what a timestamp can hold.
+//! Time arithmetic with numbers from outside: sums stay within the range of a timestamp.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Returns the moment so many seconds after (or, if negative, before) another one, or the last (first) there is.
+/// Returns the moment this many seconds after (or, if negative, before) another one, or the last (first) possible one.
 pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
     let limit = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
     moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(limit)
 }
 
-/// Returns the instant after so long a wait; this one if no clock reaches that far.
+/// Returns the instant after a wait of this length; the given instant if the clock does not reach that far.
 pub(crate) fn in_future(wait: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(wait).unwrap_or(now)

@@ -17,14 +17,14 @@ use crate::openapi;
 use crate::registry::discovery::Aggregated;
 use crate::server::{Check, Server};
 
-/// The Kubernetes version this server speaks.
+/// The Kubernetes version that this server implements.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// A path that is not a resource. What has no entry in [`ROUTES`] is not served.
+/// A path that is not a resource. Paths without an entry in [`ROUTES`] are not served.
 pub struct Route {
     /// With `/*` at the end: everything below.
     pub path: &'static str,
-    /// The users that may read it, as the roles say that come with the server.
+    /// The users that may read it, according to the built-in roles.
     pub readers: Readers,
     answer: Answer,
 }
@@ -38,15 +38,15 @@ enum Answer {
 /// The users that may read a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
-    /// Also who shows no credential.
+    /// Also users without a credential.
     Anyone,
-    /// Every known user, whatever else they may do.
+    /// Every authenticated user, whatever their rights are.
     Authenticated,
-    /// Only who was given the right to.
+    /// Only users with the right to read it.
     Granted,
 }
 
-/// Everything that is served besides resources.
+/// All paths besides resources.
 pub static ROUTES: &[Route] = &[
     Route::new("/", Readers::Granted, |server, _, _| root(server)),
     Route::new("/version", Readers::Anyone, |_, _, _| version()),
@@ -166,7 +166,7 @@ fn version() -> Response<Body> {
     respond::bytes_of(200, format!("{version:#}"), "application/json")
 }
 
-/// Tells people in a few lines what runs here and since when.
+/// Writes a short page for people: what runs here, and since when.
 fn statusz(server: &Server) -> Response<Body> {
     let seconds = server.identity.started.duration_until(jiff::Timestamp::now()).as_secs().max(0);
     let up = format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -199,8 +199,8 @@ fn checks(server: &Server, endpoint: &str) -> Vec<Check> {
     let mut checks = vec![
         Check { name: "ping".into(), live: true, failure: None },
         Check { name: "log".into(), live: true, failure: None },
-        // A full disk does not call for a restart, nor does an etcd that is away: reads go on, and so do writes once it is back.
-        // After the end of the store's thread only a restart helps.
+        // A restart does not help against a full disk or an unreachable etcd: reads continue, and so do writes once the fault is
+        // gone. Only when the store's thread has ended does a restart help.
         Check {
             name: "etcd".into(),
             live: true,
@@ -227,7 +227,7 @@ fn checks(server: &Server, endpoint: &str) -> Vec<Check> {
     if on_etcd {
         checks.insert(3, Check { name: "etcd-readiness".into(), live: false, failure: store_failure });
     }
-    // Not a reason to be restarted either: whatever made it panic is stored.
+    // This does not call for a restart either: the object that caused the panic is stored.
     let controllers = server.ready.controllers.checks();
     checks.extend(controllers.into_iter().map(|(name, failure)| Check {
         name: format!("controller/{name}").into(),
@@ -238,7 +238,7 @@ fn checks(server: &Server, endpoint: &str) -> Vec<Check> {
     checks
 }
 
-/// Returns a check for each endpoint of etcd, if there are several. They are shown and do not count: the others answer.
+/// Returns a check for each endpoint of etcd, if there are several. They are only informative: the other endpoints answer.
 fn endpoint_checks(server: &Server, endpoint: &str) -> Vec<Check> {
     let endpoints = server.store.etcd_endpoints();
     let shown = endpoint == "readyz" && endpoints.len() > 1;
@@ -251,7 +251,7 @@ fn endpoint_checks(server: &Server, endpoint: &str) -> Vec<Check> {
     endpoints.map(check).collect()
 }
 
-/// Returns the outcome of every health check as metrics.
+/// Returns the results of all health checks as metrics.
 fn slis(server: &Server) -> Response<Body> {
     let mut text = String::from(
         "# HELP kubernetes_healthcheck Whether a check of the server's health passes.\n# TYPE kubernetes_healthcheck gauge\n",
@@ -318,7 +318,7 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
     respond::text(200, "ok")
 }
 
-/// Says whether a client asks for all groups in one document.
+/// Returns whether a client asks for all groups in one document.
 fn wants_aggregated(context: &Context) -> bool {
     let accept = context.header(header::ACCEPT).unwrap_or("");
     for clause in accept.split(',') {

@@ -1,7 +1,7 @@
 //! Field ownership: who set what, on every write, and server-side apply.
 //!
-//! The mechanics are in `apimachinery::server_side_apply`; this file finds the types of a kind and puts the result into the
-//! common write path.
+//! `apimachinery::server_side_apply` has the mechanics. This file finds the types of a kind and puts the result into the common
+//! write path.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
-/// Records what a write that is not an apply changed, and who did it.
+/// Records what a write other than an apply changed, and who changed it.
 pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     let now = second(Timestamp::now());
     let fresh = old.is_none().then(|| zero(target.kind));
@@ -45,7 +45,7 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     };
 }
 
-/// Records who sent an object that is answered and never stored.
+/// Records the manager of an object that is answered but never stored.
 pub(crate) fn track_answered(gvk: &Gvk, subresource: &str, manager: &str, object: &mut Value) {
     let types = native::merge::Versions { gvk: gvk.clone() };
     let reset = BTreeMap::new();
@@ -54,7 +54,7 @@ pub(crate) fn track_answered(gvk: &Gvk, subresource: &str, manager: &str, object
     *object = fields.update(&types.empty(gvk), sent, manager, &second(Timestamp::now()));
 }
 
-/// Restores the record of ownership if admission left it in a state that nobody can read, and warns.
+/// Restores the ownership record, with a warning, if admission made it unreadable.
 pub(crate) fn keep_readable(context: &Context, before: &Value, after: &mut Value) {
     let recorded = after.pointer("/metadata/managedFields");
     let Err(why) = Managed::decode(recorded) else { return };
@@ -76,7 +76,7 @@ fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldMa
         (Source::Custom(_), "") if kind.rules.status => &[&["status"]],
         (Source::Custom(_), _) => &[],
     };
-    // What is stored may have been written in another version.
+    // The stored object may have been written in another version.
     let mut versions = vec![kind.api_version.clone()];
     if let Source::Native = kind.source {
         versions.push(kind.storage.api_version());
@@ -93,7 +93,7 @@ fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldMa
     run(&FieldManager { types, gvk: &kind.gvk, subresource, reset: &reset })
 }
 
-/// The object that nobody has written anything to: what Go prints of a fresh one.
+/// The empty object: what Go prints for a zero value.
 fn zero(kind: &Kind) -> Value {
     let mut object = json!({"apiVersion": kind.api_version, "kind": kind.gvk.kind, "metadata": {}});
     if !kind.is_custom() {
@@ -149,7 +149,7 @@ impl Apply<'_> {
         let mut merged = merged.map_err(|error| error.to_status())?;
         report_repeated(target, &self.document)?;
         let managed = merged.pointer("/metadata/managedFields").cloned();
-        // A null that is applied is meant: it is not dropped, and an error where nothing may be null.
+        // An applied null is intended: it is not dropped, and it is an error where null is not allowed.
         let unknown = decode::canonicalise(target.kind, &target.kind.gvk, &mut merged)
             .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
         if let Some(managed) = managed {
@@ -193,7 +193,7 @@ impl Change for Apply<'_> {
     }
 }
 
-/// Reads an applied configuration and checks whom it names.
+/// Reads an applied configuration and checks which object it names.
 pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Document, Status> {
     let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let document = crate::yaml::read(body).map_err(bad)?;
@@ -227,7 +227,7 @@ pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Documen
     Ok(document)
 }
 
-/// Refuses or warns about keys that stand twice in what was applied. Whether it could be applied at all comes first.
+/// Refuses or warns about repeated keys in an applied configuration. Other errors of the apply come first.
 pub(crate) fn report_repeated(target: &Target<'_>, document: &Document) -> Result<(), Status> {
     match (target.options.field_validation, document.strict_error()) {
         (FieldValidation::Strict, Some(error)) => Err(Status::bad_request(format!(
@@ -241,7 +241,7 @@ pub(crate) fn report_repeated(target: &Target<'_>, document: &Document) -> Resul
     }
 }
 
-/// Carries out a request of server-side apply.
+/// Handles a server-side apply.
 pub(crate) async fn server_side_apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
     let document = configuration(target, body)?;
     let change = Apply { target, document, force: target.options.force.unwrap_or(false) };

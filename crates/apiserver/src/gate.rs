@@ -1,5 +1,5 @@
-//! What stands between clients and the server, for rehearsals: shut, nobody gets in and whoever is in is thrown out;
-//! slow, every request waits. Parts of the same process pass freely.
+//! A gate between clients and the server, for rehearsals. If it is shut, new connections are refused and open ones end. If it is
+//! slow, every request waits. Parts of the same process are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Gate {
         self.0.send_modify(|state| state.shut = shut);
     }
 
-    /// Makes every request wait this long before anything else happens.
+    /// Makes every request wait this long before it is handled.
     pub fn set_delay(&self, delay: Duration) {
         self.0.send_modify(|state| state.delay = delay);
     }

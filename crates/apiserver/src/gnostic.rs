@@ -1,7 +1,7 @@
-//! The swagger document as gnostic protobuf, which older kubectl and Argo CD ask for.
+//! Writes the swagger document as gnostic protobuf, which older kubectl and Argo CD request.
 //!
-//! A table per message says which JSON key goes into which field; vendor extensions travel as YAML text. Only what
-//! Kubernetes' documents contain has a table.
+//! A table for each message says which JSON key goes into which field. Vendor extensions are written as YAML text. There are
+//! tables only for the messages in Kubernetes' documents.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ enum Kind {
     Bool,
     Integer,
     Double,
-    /// Any JSON, as YAML text in a message of its own.
+    /// Any JSON, as YAML text in a separate message.
     Any,
     Anys,
     One(&'static Message),
@@ -40,9 +40,9 @@ type Choice = fn(&Value) -> (&'static [u32], &'static Message);
 
 struct Message {
     fields: &'static [(&'static str, u32, Kind)],
-    /// The field of `x-…` keys; 0 where there is none.
+    /// The field of `x-…` keys; 0 if the message has none.
     extensions: u32,
-    /// Chooses another message by the content: parameters and responses.
+    /// Chooses the message by the content: parameters and responses.
     choice: Option<Choice>,
 }
 

@@ -1,5 +1,5 @@
-//! What the server keeps parsed beside each stored object: enough for selectors, ownership and deletion
-//! without reading the body again.
+//! The parsed part of each stored object that the server keeps beside it: enough for selectors, ownership and deletion without
+//! reading the body again.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct Head {
     pub owners: Box<[Owner]>,
     pub deleting: bool,
     pub finalizers: bool,
-    /// The schema the object was written under, see [`crate::registry::Kind::fingerprint`]; 0 if that is not known.
+    /// The schema under which the object was written, see [`crate::registry::Kind::fingerprint`]; 0 if unknown.
     pub schema: u32,
 }
 
@@ -35,7 +35,7 @@ impl Head {
     }
 }
 
-/// Labels are looked up, not looked through: a selector and an object can have tens of thousands each.
+/// Labels are found by binary search: a selector and an object can each have tens of thousands.
 impl Labels for Head {
     fn label(&self, key: &str) -> Option<&str> {
         Self::label(self, key)
@@ -43,7 +43,7 @@ impl Labels for Head {
 }
 
 impl store::Head for Head {
-    /// An unreadable value gives an empty head: the object stays visible and can be deleted.
+    /// An unreadable value gives an empty head: the object remains visible and can be deleted.
     fn parse(_collection: &str, _name: &str, value: &[u8]) -> Self {
         let Ok(raw) = serde_json::from_slice::<RawObject>(value) else { return Self::default() };
         raw.metadata.into()
@@ -113,7 +113,7 @@ mod tests {
         let object = json!({"metadata": {"labels": labels}}).to_string();
         let head = <Head as store::Head>::parse("", "", object.as_bytes());
         let mut wanted: Vec<String> = (0..MANY).map(|number| format!("k{number}=v")).collect();
-        // Looking through all labels for each of them would take many minutes.
+        // A linear search of all labels for each of them would take many minutes.
         assert!(LabelSelector::parse(&wanted.join(",")).unwrap().matches(&head));
         wanted.push("absent".to_owned());
         assert!(!LabelSelector::parse(&wanted.join(",")).unwrap().matches(&head));

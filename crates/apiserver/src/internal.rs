@@ -1,5 +1,5 @@
-//! How controllers in the same process write without a request: through the same path as everyone, under a name of
-//! their own. The server's own controllers do so, and those of a simulated cluster.
+//! How components in the same process write without a request: through the same path as all clients, under their own name. The
+//! server's own controllers and those of a simulated cluster use this.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::http::{Query, RequestInfo};
 use crate::registry::Kind;
 use crate::server::Server;
 
-/// A part of the server that writes.
+/// A component of the server that writes.
 #[derive(Debug)]
 pub struct Actor {
     server: Arc<Server>,
@@ -44,7 +44,8 @@ impl Actor {
         Self { server: server.clone(), context, options }
     }
 
-    /// For who can make its writes again from what else is stored: they are acknowledged before they are on disk.
+    /// For components that can repeat their writes from other stored objects: the writes are acknowledged before they are on
+    /// disk.
     pub fn relaxed(mut self) -> Self {
         self.context.terms.durability = store::Durability::Buffered;
         self
@@ -85,8 +86,8 @@ impl Actor {
         Ok(self.target(kind, namespace, "", "").create(object).await?.object)
     }
 
-    /// Takes over an object from another API server with its uid, its times, its status and all else; see
-    /// [`handlers::adopt`](crate::handlers::adopt). One of the same name is replaced only if `replace` says so.
+    /// Takes over an object from another API server with its uid, times, status and all other fields; see
+    /// [`handlers::adopt`](crate::handlers::adopt). An existing one with the same name is replaced only if `replace` is set.
     pub async fn adopt(
         &self,
         kind: &Arc<Kind>,
@@ -99,7 +100,7 @@ impl Actor {
         self.target(kind, namespace, "", "").adopt(object, replace).await
     }
 
-    /// Changes an object; the closure returns `None` to leave it as it is.
+    /// Changes an object; the closure returns `None` to leave it unchanged.
     pub async fn update(
         &self,
         kind: &Arc<Kind>,

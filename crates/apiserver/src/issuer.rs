@@ -1,4 +1,4 @@
-//! How others verify our service account tokens: the issuer's discovery document and its keys.
+//! How other servers verify our service account tokens: the issuer's discovery document and its keys.
 
 use base64::Engine;
 use http::Response;

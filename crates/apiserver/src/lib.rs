@@ -1,10 +1,10 @@
 //! The embedded Kubernetes API server: one process, no etcd, no kube-apiserver.
 //!
-//! In: HTTPS requests from clients, or in-memory ones from the same process. Out: what kube-apiserver would answer.
-//! It knows Kubernetes, not federation: Karmada's kinds are definitions plus admission plug-ins handed in.
+//! In: HTTPS requests from clients, or in-memory ones from the same process. Out: what kube-apiserver would answer. It knows
+//! Kubernetes, not federation: Karmada's kinds are definitions plus admission plug-ins from outside.
 //!
-//! The path of a request: `http::listener` → `http::front` → `serve` (who, how many, may they) → `handlers` (decode, admit,
-//! validate, commit) → `store`. Native kinds and custom ones take the same path; `registry` holds what differs.
+//! The path of a request: `http::listener` → `http::front` → `serve` (identity, limits, authorisation) → `handlers` (decode,
+//! admit, validate, commit) → `store`. Native kinds and custom ones take the same path; `registry` holds the differences.
 
 mod account;
 pub mod admin;

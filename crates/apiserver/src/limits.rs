@@ -1,6 +1,6 @@
-//! How many requests are worked on at once, by everybody and by each client; the rest wait a little and are then told
-//! to come back. And how fast one client may send, how much of what it sends and of what it does not read may be in memory,
-//! and how much it may let the server compute: what is more comes later.
+//! Limits how many requests are handled at once, in total and for each client; further requests wait a little and then get 429.
+//! It also limits how fast a client may send, how much of its requests and unread answers may be in memory, and how much
+//! processor time it may use; work beyond these limits is delayed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,26 +18,25 @@ use crate::http::RequestInfo;
 
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for what takes long, and for a client that has had a lot of that.
+/// The same for expensive work of a client that has had a lot of it.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
-/// How many requests of one client may stay open: watches, mostly. An informer takes one per kind.
+/// How many requests of one client may stay open: mostly watches. An informer needs one for each kind.
 const LONG_RUNNING: usize = 10_000;
 
-/// How many bytes of requests are read from one client in a second, in the long run, and how many at once. The largest
-/// objects are of 3 MB.
+/// How many bytes of requests are read from one client per second, in the long run, and how many at once. The largest objects
+/// have 3 MB.
 const SENT: Rate = Rate { per_second: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 1024.0 };
-/// How many seconds of a processor are spent on documents for one client in a second, in the long run, and how many at
-/// once.
+/// How many seconds of processor time one client gets for documents per second, in the long run, and how many at once.
 const DOCUMENTS: Rate = Rate { per_second: 0.05, burst: 0.25 };
 /// The same for definitions.
 const DEFINITIONS: Rate = Rate { per_second: 0.03, burst: 0.25 };
-/// The same for large lists in a form that is made as a whole.
+/// The same for large lists that must be built as a whole.
 const LISTS: Rate = Rate { per_second: 0.25, burst: 2.0 };
-/// What is counted for each of them as long as it is not known how long it takes, in seconds: many at once are many.
+/// The charge, in seconds, for work whose duration is not known yet: so many pieces of work at once add up.
 const AT_FIRST: f64 = 0.01;
 
-/// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, and a
-/// quarter is left to those who have little, so that no few clients starve the others.
+/// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, and a quarter
+/// is reserved for clients with few requests, so that a few clients cannot starve the others.
 #[derive(Debug)]
 pub struct Limits {
     reads: Places,
@@ -55,18 +54,18 @@ fn come_back() -> Status {
     Status::too_many_requests("Too many requests, please try again later.", 1)
 }
 
-/// What takes long.
+/// Expensive work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
-    /// Making an OpenAPI document.
+    /// Building an OpenAPI document.
     Document,
     /// Writing a definition.
     Definition,
-    /// Making a large list that cannot be sent in pieces.
+    /// Building a large list that cannot be sent in pieces.
     List,
 }
 
-/// How much of something one client gets.
+/// How much of something each client gets.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     per_second: f64,
@@ -74,14 +73,14 @@ struct Rate {
     burst: f64,
 }
 
-/// What each client may still have of something.
+/// How much of something each client has left.
 #[derive(Debug)]
 struct Allowances {
     rate: Rate,
     clients: Mutex<HashMap<String, Allowance>>,
 }
 
-/// What one client may still have, as of a moment.
+/// What one client has left, at a certain moment.
 #[derive(Debug)]
 struct Allowance {
     left: f64,
@@ -101,9 +100,9 @@ impl Allowances {
         Self { rate, clients: Mutex::default() }
     }
 
-    /// Takes some of what a client may have; returns how long it has to wait for more. Administrators never do.
+    /// Takes some of a client's share. Returns how long the client must wait for it. Administrators never wait.
     fn take(&self, user: &User, amount: f64, now: Instant) -> Duration {
-        /// Up to here, nobody looks for clients that can be forgotten.
+        /// Up to this number, clients that can be forgotten are not searched for.
         const REMEMBERED: usize = 1024;
         if user.in_group(MASTERS) {
             return Duration::ZERO;
@@ -140,12 +139,12 @@ impl Limits {
         }
     }
 
-    /// Returns what counts a user's memory; nothing counts that of administrators.
+    /// Returns the account of a user's memory; administrators have none.
     pub(crate) fn account(&self, user: &User) -> Option<Arc<Account>> {
         (!user.in_group(MASTERS)).then(|| self.accounts.of(&user.name))
     }
 
-    /// Waits until a body of some bytes may be read from a client.
+    /// Waits until a body of this many bytes may be read from a client.
     pub(crate) async fn read(&self, account: &Account, bytes: usize) -> Result<Reading, Status> {
         tokio::time::timeout(self.patience, account.read(bytes)).await.map_err(|_| come_back())
     }
@@ -168,13 +167,13 @@ impl Limits {
         tokio::time::timeout(self.patience, account.room()).await.map_err(|_| come_back())
     }
 
-    /// Counts bytes that a client has sent; returns how long to wait before more is read from it.
+    /// Charges the bytes that a client has sent. Returns how long to wait before more is read from it.
     pub fn sent(&self, user: &User, bytes: usize) -> Duration {
         self.sent.take(user, bytes as f64, Instant::now())
     }
 
-    /// Runs something that takes long for a client, as soon as it may have more of that kind of work, and counts it.
-    /// `times` is what the work entails altogether, in terms of itself.
+    /// Runs expensive work for a client as soon as its share allows it, and charges it. `times` is the cost of the work with its
+    /// consequences, as a multiple of its own cost.
     pub(crate) async fn in_background<T: Send + 'static>(
         &self,
         work: Work,
@@ -199,8 +198,8 @@ impl Limits {
         Ok(result)
     }
 
-    /// Waits for a place. Administrators do not need one, and what stays open, or is answered by somebody else, has limits of
-    /// its own.
+    /// Waits for a place. Administrators need none. Requests that stay open, or that another server answers, have separate
+    /// limits.
     pub async fn enter(
         &self,
         user: &User,
@@ -222,10 +221,10 @@ impl Limits {
     }
 }
 
-/// A place among the requests that are worked on, given back when dropped.
+/// A place among the requests in progress; it is free again when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
-    // Fields are dropped in this order: the client's own place last, and then the client may be forgotten.
+    // Fields are dropped in this order: the client's own place last, after which the client may be forgotten.
     _place: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _client: KnownClient,
@@ -233,7 +232,8 @@ pub struct Permit {
 
 type Clients = Mutex<HashMap<String, Arc<Semaphore>>>;
 
-/// A client that has a place or waits for one. The last of its kind forgets the client, also when it gave up waiting.
+/// A client that has a place or waits for one. When its last handle is dropped, the client is forgotten, also if it gave up
+/// waiting.
 #[derive(Debug)]
 struct KnownClient {
     own: Option<Arc<Semaphore>>,
@@ -245,7 +245,8 @@ impl Drop for KnownClient {
     fn drop(&mut self) {
         let mut clients = self.clients.lock();
         drop(self.own.take());
-        // Nobody else holds it or waits for it: both need a handle, and handles are given out under this lock.
+        // There are no other handles: one is needed to hold a place or to wait for one, and handles are given out under this
+        // lock.
         if clients.get(&self.client).is_some_and(|own| Arc::strong_count(own) == 1) {
             clients.remove(&self.client);
         }
@@ -254,9 +255,9 @@ impl Drop for KnownClient {
 
 #[derive(Debug)]
 struct Places {
-    /// For everybody.
+    /// Places for all clients.
     open: Arc<Semaphore>,
-    /// For those who have at most `few`.
+    /// Places for clients that have at most `few`.
     kept: Arc<Semaphore>,
     share: usize,
     few: usize,
@@ -282,7 +283,7 @@ impl Places {
         };
         let known =
             KnownClient { own: Some(own.clone()), client: client.to_owned(), clients: self.clients.clone() };
-        // The own limit first: whoever waits for that must not stand in the queue of all.
+        // The client's own limit first: a request that waits for it must not stand in the common queue.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let left = known.own.as_ref().map_or(0, |own| own.available_permits());
         let place = if self.share - left.min(self.share) <= self.few {
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_too_much_in_memory_is_sent_away() {
+    async fn a_client_with_too_much_in_memory_gets_429() {
         let budgets = Budgets { reading: 1024, unsent: 10, ..Budgets::default() };
         let limits = Limits { patience: Duration::from_millis(1), ..Limits::new(1, 1, budgets) };
         let account = limits.account(&user("someone")).unwrap();
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_too_fast_is_read_later() {
+    fn a_client_that_sends_too_fast_is_read_later() {
         let sent = Allowances::new(SENT);
         let (client, now) = (user("someone"), Instant::now());
         let megabytes = |count: u32| f64::from(count) * 1024.0 * 1024.0;
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_would_wait_too_long_is_sent_away() {
+    async fn a_client_that_would_wait_too_long_gets_429() {
         let limits = Limits::new(1, 1, Budgets::default());
         let ask =
             async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;

@@ -15,13 +15,13 @@ use crate::http::Body;
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
-/// What a part of this process is content with.
+/// The guarantees that a component of this process requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// A write that can be made again from what else is stored does not have to wait for the disk: it is acknowledged as
-    /// soon as everyone sees it, and reaches the disk shortly after, together with others.
+    /// A write that can be repeated from other stored objects need not wait for the disk: it is acknowledged as soon as it is
+    /// visible, and reaches the disk shortly after, together with others.
     pub durability: store::Durability,
-    /// Whether answers to writes say who owns which field, which is often half of an object.
+    /// Whether answers to writes include managed fields, which are often half of an object.
     pub ownership: bool,
 }
 
@@ -31,13 +31,13 @@ impl Default for Terms {
     }
 }
 
-/// Returns a client that acts as `user`. It may be used while another request is being served: its requests run as tasks of
-/// their own, so that their stack does not lie on top of the other's.
+/// Returns a client that acts as `user`. It may be used while another request is being served: its requests run as separate
+/// tasks, so that their stack is not on top of the other's.
 pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
     make(server, user, Terms::default(), true)
 }
 
-/// As [`client`], on terms of its own for all that is asked with it, and not for use inside of a request.
+/// As [`client`], with its own terms for all its requests, and not for use inside a request.
 pub fn client_on(server: &Arc<Server>, user: User, terms: Terms) -> kube::Client {
     make(server, user, terms, false)
 }
@@ -53,7 +53,7 @@ struct InProcess {
     server: Arc<Server>,
     user: Arc<User>,
     terms: Terms,
-    /// Whether each request is a task of its own.
+    /// Whether each request is a separate task.
     as_task: bool,
 }
 
@@ -79,7 +79,7 @@ impl tower::Service<Request<ClientBody>> for InProcess {
                 Ok(answer) => Ok(answer),
                 Err(ended) => match ended.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    // The process ends, and whoever waits here with it.
+                    // The process ends, and so does the caller that waits here.
                     Err(_) => std::future::pending().await,
                 },
             }

@@ -1,4 +1,4 @@
-//! What operators measure, under kube-apiserver's names.
+//! Metrics for operators, under kube-apiserver's names.
 
 mod storage;
 
@@ -126,9 +126,9 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns the text that Prometheus reads, with the metrics of others behind our own.
+    /// Returns the text that Prometheus reads, with other components' metrics after our own.
     ///
-    /// `kinds` name what is stored where.
+    /// `kinds` maps collections to resources.
     pub fn render(&self, store: &Store<Head>, kinds: &[Arc<Kind>], others: &str) -> String {
         let served = store.collections().into_iter().filter(|(name, _)| !crate::allocator::is_range(name));
         for (collection, count) in served {

@@ -1,12 +1,12 @@
-//! How an object is laid out in the store and put together again for the wire.
+//! How an object is laid out in the store, and how it is put together again for clients.
 //!
 //! The stored body is compact JSON without `apiVersion`, `kind` and `metadata.resourceVersion`, and with
 //! `metadata` first: `{"metadata":{…},"data":{…}}`. So every answer is a short prefix, which names the kind and
 //! the revision, followed by a slice of the stored bytes. Nothing is parsed to serve a read, and the same bytes
 //! serve every version of a kind that differs in nothing but its `apiVersion`.
 //!
-//! A custom kind whose storage version has changed has objects of several versions in its collection. Those that were
-//! written in another version than the first one say so, in front: `{"apiVersion":"g/v2","metadata":{…},…}`.
+//! A custom kind whose storage version has changed has objects of several versions in its collection. Those that were not written
+//! in the first version start with their version: `{"apiVersion":"g/v2","metadata":{…},…}`.
 
 use apimachinery::status::Status;
 use bytes::Bytes;
@@ -14,9 +14,9 @@ use serde_json::{Map, Value};
 
 use crate::head::Head;
 
-/// What a stored body starts with; the rest of the metadata follows.
+/// The start of a stored body; the rest of the metadata follows.
 const BODY_START: &[u8] = b"{\"metadata\":{";
-/// What a body starts with that says its version. No version has a character that JSON escapes.
+/// The start of a body with its version. No version has a character that JSON escapes.
 const VERSION_START: &[u8] = b"{\"apiVersion\":\"";
 
 pub(crate) type Entry = store::Entry<Head>;
@@ -26,18 +26,18 @@ pub(crate) fn split_key(key: &str) -> (&str, &str) {
     key.split_once('/').unwrap_or(("", key))
 }
 
-/// Joins namespace and name to the name in a collection.
+/// Joins namespace and name into the name in a collection.
 pub(crate) fn join_key(namespace: &str, name: &str) -> Box<str> {
     if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into_boxed_str() }
 }
 
-/// Encodes an object for the store. Assumes that `metadata` is an object with at least one field besides the
-/// revision, which holds for everything that was given a name.
+/// Encodes an object for the store. Assumes that `metadata` is an object with at least one field besides the revision, which
+/// holds for every object with a name.
 pub(crate) fn encode(object: &Value) -> Bytes {
     encode_as(object, None)
 }
 
-/// Encodes an object that says its version where one is given.
+/// Encodes an object, with its version if one is given.
 pub(crate) fn encode_as(object: &Value, api_version: Option<&str>) -> Bytes {
     let mut out = Vec::with_capacity(4096);
     match api_version {
@@ -66,7 +66,7 @@ pub(crate) fn encode_as(object: &Value, api_version: Option<&str>) -> Bytes {
         }
     }
     out.push(b'}');
-    // A copy of the right size: an allocator may leave what is only shrunk where it is.
+    // A copy of the right size: an allocator may leave a block in place when it only shrinks.
     Bytes::copy_from_slice(&out)
 }
 
@@ -112,7 +112,7 @@ fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
     out.extend_from_slice(rest);
 }
 
-/// Returns the version that a stored body says it has.
+/// Returns the version in a stored body.
 pub(crate) fn stored_version(body: &[u8]) -> Option<&str> {
     let rest = body.strip_prefix(VERSION_START)?;
     let end = rest.iter().position(|byte| *byte == b'"')?;
@@ -121,9 +121,9 @@ pub(crate) fn stored_version(body: &[u8]) -> Option<&str> {
 
 /// Parses a stored body into a tree with kind, version and revision.
 ///
-/// Whatever was accepted can be read: what goes into the store nests less deep than `serde_json` reads. A body that
-/// cannot be read was damaged on disk, or written by an earlier release that did not look at the depth. Nobody may take
-/// it for an object without content: that one would have no finalizers.
+/// Every accepted object can be read: stored objects nest less deeply than `serde_json` reads. An unreadable body was damaged on
+/// disk, or written by an earlier release that did not check the depth. It must not be treated as an object without content: that
+/// one would have no finalizers.
 pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Result<Value, Status> {
     let unreadable = |why: String| {
         Status::internal(format!(
@@ -140,12 +140,12 @@ pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Result<Val
     Ok(object)
 }
 
-/// Says whether [`decode`] can read a stored body.
+/// Returns whether [`decode`] can read a stored body.
 pub(crate) fn is_readable(entry: &Entry) -> bool {
     decode("", "", entry).is_ok()
 }
 
-/// Sets kind, version and revision (or takes the revision away).
+/// Sets kind, version and revision (or removes the revision).
 pub(crate) fn stamp(object: &mut Value, api_version: &str, kind: &str, revision: Option<u64>) {
     let Some(fields) = object.as_object_mut() else { return };
     fields.insert("apiVersion".to_owned(), Value::String(api_version.to_owned()));
@@ -163,7 +163,7 @@ pub(crate) fn stamp(object: &mut Value, api_version: &str, kind: &str, revision:
     }
 }
 
-/// Prints metadata with its fields in the order in which Go prints them.
+/// Writes metadata with its fields in Go's order.
 pub(crate) fn metadata_in_order(metadata: &Value) -> String {
     const FIELDS: [&str; 15] = [
         "name",

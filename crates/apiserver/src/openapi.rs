@@ -1,7 +1,7 @@
-//! The OpenAPI documents: those of the native kinds as recorded, with the custom kinds of the moment merged in.
+//! The OpenAPI documents: the recorded ones of the native kinds, merged with the current custom kinds.
 //!
-//! Documents are large and rarely asked for: they are unpacked and merged per request, beside the other requests, and
-//! the digests that make up the index are kept until the definitions change.
+//! Documents are large and rarely requested. They are unpacked and merged for each request, on another thread. The digests in the
+//! index are cached until the definitions change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
@@ -31,7 +31,7 @@ struct Digests {
     by_path: HashMap<String, String>,
 }
 
-/// What of a request decides about the answer.
+/// The parts of a request that determine the answer.
 struct Asked {
     path: String,
     accept: String,
@@ -195,7 +195,7 @@ fn digests(registry: &Arc<Registry>, paths: &[String]) -> HashMap<String, String
     by_path
 }
 
-/// Returns the digests of the documents as recorded, which hold for ever.
+/// Returns the digests of the recorded documents, which never change.
 fn recorded_digests() -> &'static HashMap<&'static str, String> {
     static RECORDED: LazyLock<HashMap<&'static str, String>> = LazyLock::new(|| {
         let digest_of = |path| Some((path, digest(&native::openapi::v3(path)?)));
@@ -272,8 +272,8 @@ fn v2_document(registry: &Registry) -> Vec<u8> {
             }
         }
     }
-    // Where another server and we define the same, ours counts: what is shared are the types of Kubernetes itself, and
-    // upstream's way of keeping a copy for each server helps nobody.
+    // If another server and we define the same type, ours counts: types are shared only if they are Kubernetes' own, and
+    // upstream's copies for each server help no client.
     for other in others {
         schemas.add_missing_of(&other["definitions"]);
         paths.add_missing_of(&other["paths"]);

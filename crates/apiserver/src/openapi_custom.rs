@@ -1,5 +1,5 @@
-//! What the OpenAPI documents say about custom kinds: their schemas, and enough of their paths for clients to find
-//! out how they are patched and validated.
+//! Custom kinds in the OpenAPI documents: their schemas, and enough of their paths for clients to find out how they are patched
+//! and validated.
 
 use apimachinery::gvk::Gvk;
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ fn gvk_extension(custom: &Custom, version: &Version, kind: &str) -> Value {
 /// Returns the schema of objects of a version.
 pub(crate) fn object_schema(custom: &Custom, version: &Version, v3: bool) -> Value {
     let gvk = gvk_extension(custom, version, &custom.names.kind);
-    // Properties would make kubectl refuse every other field, so that there are none where anything goes.
+    // With properties, kubectl would refuse every other field, so there are none where unknown fields are allowed.
     let mut schema = if !v3 && preserves(&version.document) {
         json!({"type": "object"})
     } else {
@@ -55,7 +55,7 @@ fn preserves(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
-/// Adds what every object has.
+/// Adds the fields that every object has.
 fn type_meta(schema: &mut Value, v3: bool) {
     let properties = &mut schema["properties"];
     if !properties.is_object() {
@@ -70,7 +70,7 @@ fn type_meta(schema: &mut Value, v3: bool) {
     properties["metadata"] = metadata;
 }
 
-/// Adds the same to objects within the object.
+/// Adds the same fields to embedded objects.
 fn embed(schema: &mut Value, v3: bool) {
     let Some(fields) = schema.as_object_mut() else { return };
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
@@ -94,7 +94,7 @@ fn embed(schema: &mut Value, v3: bool) {
     schema["required"] = required.into();
 }
 
-/// Takes away what swagger 2.0 cannot say, and what kubectl stumbles over there.
+/// Removes what swagger 2.0 cannot express, and what kubectl cannot handle there.
 fn simplify(schema: &mut Value) {
     let preserves = preserves(schema);
     let Some(fields) = schema.as_object_mut() else { return };
@@ -160,8 +160,8 @@ pub(crate) fn list_schema(custom: &Custom, version: &Version, item: &str, v3: bo
     })
 }
 
-/// Says whether the document of a version needs a schema that is not its own: that of metadata, which every document
-/// refers to, and that of scales where there are any.
+/// Returns whether the document of a version needs a shared schema: that of metadata, to which every document refers, and that of
+/// scales if there are any.
 pub(crate) fn is_common_schema(version: &Version, name: &str) -> bool {
     let is_scale = version.scale.is_some() && name.starts_with(SCALE);
     is_scale || name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.")

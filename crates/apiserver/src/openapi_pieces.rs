@@ -1,5 +1,5 @@
-//! Large documents that get a few more entries: what is there already is taken over as it is printed, and read no further
-//! than down to where the new entries belong.
+//! Adds a few entries to large documents: existing parts are copied as text, and parsed only down to the place of the new
+//! entries.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use serde_json::value::RawValue;
 pub(crate) struct Pieces<'a>(BTreeMap<String, Cow<'a, str>>);
 
 impl<'a> Pieces<'a> {
-    /// Takes an object apart.
+    /// Splits an object into its fields.
     pub(crate) fn read(text: &'a [u8]) -> serde_json::Result<Self> {
         let fields: BTreeMap<String, &'a RawValue> = serde_json::from_slice(text)?;
         Ok(Self(fields.into_iter().map(|(name, value)| (name, Cow::Borrowed(value.get()))).collect()))
     }
 
-    /// Takes a field that is an object out and apart; one that is not there, or is not an object, is empty.
+    /// Takes out a field that is an object, split into its fields; a missing field, or one that is not an object, is empty.
     pub(crate) fn take(&mut self, name: &str) -> Self {
         match self.0.remove(name) {
             Some(Cow::Borrowed(text)) => Self::read(text.as_bytes()).unwrap_or_default(),
@@ -37,19 +37,19 @@ impl<'a> Pieces<'a> {
         self.0.insert(name.into(), Cow::Owned(value.to_string()));
     }
 
-    /// Puts back what was taken out.
+    /// Puts back a field that was taken out.
     pub(crate) fn put(&mut self, name: &str, pieces: &Pieces<'_>) {
         self.0.insert(name.to_owned(), Cow::Owned(pieces.print()));
     }
 
-    /// Adds those entries of another object that are not there yet and whose names are wanted.
+    /// Adds the entries of another object that are missing here and whose names are wanted.
     pub(crate) fn add_missing(&mut self, other: &Pieces<'a>, wanted: impl Fn(&str) -> bool) {
         for (name, value) in other.0.iter().filter(|(name, _)| wanted(name)) {
             self.0.entry(name.clone()).or_insert_with(|| value.clone());
         }
     }
 
-    /// As [`Pieces::add_missing`], for all entries of an object that was read as a tree.
+    /// As [`Pieces::add_missing`], for all entries of a parsed object.
     pub(crate) fn add_missing_of(&mut self, other: &Value) {
         for (name, value) in other.as_object().into_iter().flatten() {
             self.0.entry(name.clone()).or_insert_with(|| Cow::Owned(value.to_string()));
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_not_touched_is_taken_over_to_the_letter() {
+    fn untouched_parts_are_copied_verbatim() {
         let mut document = Pieces::read(br#"{"z": [1.0,  2], "a\"b": {"c": null, "e": {}}}"#).unwrap();
         let mut below = document.take("a\"b");
         below.set("d", &json!({"new": true}));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_back_can_be_taken_again() {
+    fn a_field_that_was_put_back_can_be_taken_again() {
         let mut document = Pieces::default();
         let mut below = document.take("nothing");
         below.set("a", &json!(1));

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! The options of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,46 +13,46 @@ use crate::gate::Gate;
 use crate::registry::Registry;
 use crate::server::Extension;
 
-/// What a server is for.
+/// The purpose of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// The control plane: templates, policies, no pod-side admission.
+    /// The control plane: templates, policies, no admission for pods.
     Karmada,
     /// A simulated cluster: service accounts and root certificates in every namespace.
     Member,
 }
 
-/// Everything a server needs to start.
+/// All options for the start of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Where state and keys live; `None` keeps everything in memory.
+    /// Where state and keys are; `None` keeps everything in memory.
     pub data_dir: Option<PathBuf>,
     pub bind: SocketAddr,
     pub profile: Profile,
-    /// Names and addresses, besides the usual ones, that the serving certificate is valid for.
+    /// Additional names and addresses for which the serving certificate is valid.
     pub extra_names: Vec<String>,
-    /// The address clients are told; by default what is bound.
+    /// The address for clients; by default the bound one.
     pub advertise: Option<String>,
     /// Static bearer tokens: `token,user,uid,"group1,group2"` per line.
     pub token_file: Option<PathBuf>,
-    /// Whose OpenID Connect tokens are taken; nobody's by default.
+    /// The OpenID Connect issuer whose tokens are accepted; by default none.
     pub oidc: Option<crate::auth::oidc::Settings>,
     pub plugins: Vec<Arc<dyn Admit>>,
-    /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
+    /// Webhook configurations that are stored but ignored: those of programs whose rules are among the plug-ins.
     pub ignored_webhooks: Vec<String>,
     pub extension: Option<Arc<dyn Extension>>,
-    /// Users who never get more than what is their own, whatever roles say.
+    /// Users who never get more than their own objects, whatever roles say.
     pub bounds: Option<Arc<dyn Bounds>>,
-    /// What is served before the first definition; the native kinds by default.
+    /// The kinds that are served before the first definition; by default the native kinds.
     pub registry: Option<Arc<Registry>>,
     /// Definitions that are installed before the server is ready.
     pub definitions: Vec<Value>,
-    /// Namespaces that exist from the start, besides Kubernetes' own.
+    /// Namespaces that exist from the start, in addition to Kubernetes' own.
     pub namespaces: Vec<String>,
     pub compact_every: Duration,
-    /// Removes what is owned when its owners are gone; not where somebody else does, or has to see that nobody does.
+    /// Deletes owned objects when their owners are gone; off if another component does this, or must see that nothing does.
     pub collect_garbage: bool,
-    /// How long what is in a namespace is left alone after its deletion was asked for.
+    /// How long objects in a deleted namespace are left alone.
     pub namespace_grace: Duration,
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
@@ -64,13 +64,13 @@ pub struct Options {
     pub budgets: crate::account::Budgets,
     /// Limits of connections; by default they follow from the number of files that the process may have open.
     pub connections: Option<crate::http::listener::Settings>,
-    /// Where requests are recorded; nowhere by default.
+    /// Where requests are recorded; by default nowhere.
     pub audit: Option<crate::audit::Options>,
-    /// Keeps objects in etcd, where other servers see them; the data directory has only keys then.
+    /// Keeps objects in etcd, where other servers see them; then the data directory has only keys.
     pub etcd: Option<store::EtcdOptions>,
-    /// Keeps objects in memory although there is a data directory: only keys are kept there.
+    /// Keeps objects in memory even with a data directory: only keys are kept there.
     pub in_memory: bool,
-    /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
+    /// Acknowledges writes before they are on disk: a crash loses the last moments. For simulated data only.
     pub relaxed: bool,
     /// Lets the owner shut clients out or slow them down.
     pub gate: Gate,

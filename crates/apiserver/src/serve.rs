@@ -1,5 +1,4 @@
-//! What happens to every request before and after its handler: identity, limits, authorisation, warnings,
-//! measurements.
+//! The frame around every handler: identity, limits, authorisation, warnings, metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,20 +32,20 @@ use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
 use crate::registry::Registry;
 use crate::server::Server;
 
-/// Nothing but watches and proxies takes longer.
+/// Only watches and proxies may take longer.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A definition that was written has to be served as well: altogether, that takes so many times as long.
+/// A written definition must also be served: the total cost is this many times the cost of the write.
 const SETTLING: u32 = 3;
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// The client at the other end of a connection.
 #[derive(Debug, Clone)]
 pub enum Peer {
-    /// A TLS client, and what its certificate makes of it.
+    /// A TLS client, and the verdict about its certificate.
     Remote { verdict: Arc<Verdict>, guest: Arc<Guest> },
-    /// A part of this process with an identity of its own.
+    /// A component of this process with an identity.
     Local(Arc<User>),
-    /// A client whose name and rights a part of this process has made sure of.
+    /// A client whose name and rights a component of this process has checked.
     Vouched(Arc<User>),
 }
 
@@ -98,7 +97,7 @@ where
                     Box::pin(proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until));
                 return Ok(keep(answer.await, permit));
             }
-            // Read before a place is taken, so that a slow sender does not block others.
+            // The body is read before a place is taken, so that a slow sender does not block others.
             let body = receive(&server, &user, account.as_deref(), body);
             let body = tokio::time::timeout_at(given_up.into(), body).await;
             let Ok(body) = body else { return Ok(timed_out()) };
@@ -128,7 +127,7 @@ where
                 notes.append(&mut context.take_request_annotations());
             }
             drop(inflight);
-            // What stays open keeps its place for as long.
+            // A request that stays open keeps its place until it ends.
             Ok(if long { keep(response, permit) } else { response })
         };
         let answered: Result<_, Status> = answered.await;
@@ -180,8 +179,8 @@ fn remote(server: &Server, info: &RequestInfo) -> Option<Remote> {
     }
 }
 
-/// Identifies the caller, waits for a place, and checks the caller's rights. The audit log may record the
-/// request as soon as the caller is known.
+/// Identifies the caller, waits for a place, and checks the caller's rights. The audit log may record the request as soon as the
+/// caller is known.
 async fn admit(
     server: &Server,
     parts: &http::request::Parts,
@@ -261,8 +260,7 @@ async fn may(
     allowed.map(|reach| (user, reach))
 }
 
-/// Decides from memory, and once more before a known user is refused: another server may have granted the
-/// right already.
+/// Decides from memory, and checks once more before a known user is refused: another server may have just granted the right.
 async fn with_newest<T>(
     server: &Server,
     user: &User,
@@ -279,7 +277,7 @@ async fn with_newest<T>(
     }
 }
 
-/// Waits for a place among the requests in progress. Parts of this process do not need one.
+/// Waits for a place among the requests in progress. Components of this process need none.
 async fn place(
     server: &Server,
     peer: &Peer,
@@ -290,7 +288,7 @@ async fn place(
     if peer.is_remote() { server.limits.enter(user, info, elsewhere).await } else { Ok(None) }
 }
 
-/// Reads the body of a request, within what the client may have in memory.
+/// Reads the body of a request, within the client's memory budget.
 async fn receive<B>(
     server: &Server,
     user: &User,
@@ -318,7 +316,7 @@ where
     Ok((body, reading))
 }
 
-/// Keeps a place taken until the answer has been sent or the client has gone.
+/// Keeps a place until the answer has been sent or the client has gone.
 fn keep(response: Response<Body>, permit: Option<Permit>) -> Response<Body> {
     match permit {
         Some(permit) => response.map(|body| body::holding(body, permit)),
@@ -348,7 +346,7 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
             let audiences = std::slice::from_ref(&server.identity.issuer);
             let seen = server.store.revision();
             let mut found = bearer::identify(server, token, audiences).await;
-            // What the token stands for may have been made by another server a moment ago.
+            // Another server may have just created the object behind the token.
             if found.is_err()
                 && server.store.is_on_etcd()
                 && server.store.catch_up().await.is_ok_and(|now| now > seen)
@@ -357,7 +355,7 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
             }
             found.map(|(user, _)| Arc::new(user)).map_err(|_| Status::unauthorized())
         }
-        // A certificate that we do not trust is a failed credential, not the lack of one.
+        // A certificate that we do not trust is a failed credential, not a missing one.
         _ if verdict.shown => Err(Status::unauthorized()),
         _ => Ok(Arc::new(User::anonymous())),
     }
@@ -383,7 +381,7 @@ async fn answer(
     if takes_long(&context.info) {
         let (own, asked) = (server.clone(), context.clone());
         let answer = async move { handlers::resource(&own, &asked, body).await };
-        // Rare, and twice as large as everything else: in a box, so that other requests do not carry it along.
+        // Rare, and twice as large as everything else: boxed, so that other requests do not carry it.
         let answer = Box::pin(server.limits.in_background(Work::Definition, &context.user, SETTLING, answer));
         answer.await.unwrap_or_else(|status| respond::error(&status))
     } else if context.info.is_resource {
@@ -394,7 +392,7 @@ async fn answer(
         match server.store.catch_up().await {
             Ok(now) if now > seen => {
                 context.take_warnings();
-                // Rare: in a box, as above.
+                // Rare: boxed, as above.
                 Box::pin(handlers::resource(server, context, body)).await
             }
             Ok(_) => answer,
@@ -405,8 +403,8 @@ async fn answer(
     }
 }
 
-/// Says whether a request has to see everything that was acknowledged before, by any server: it changes something, or it reads
-/// without naming a revision that is there already.
+/// Returns whether a request must see everything that any server has acknowledged: it changes something, or it reads without
+/// naming a revision that is already known.
 fn needs_newest(context: &Context, now: store::Revision) -> bool {
     let reads = matches!(context.info.verb, "get" | "list" | "watch");
     let named: Option<store::Revision> =
@@ -414,14 +412,14 @@ fn needs_newest(context: &Context, now: store::Revision) -> bool {
     context.info.is_resource && !(reads && named.is_some_and(|revision| revision <= now))
 }
 
-/// Says whether a request may be tried on what memory shows, although others write as well: it changes one object, and etcd takes
-/// the change only if memory had its newest version. So a write is one request to etcd. Only a refusal may rest on what is not true
-/// any more: see [`may_be_outdated`].
+/// Returns whether a request may be tried on the state in memory, although other servers write as well: it changes one object,
+/// and etcd accepts the change only if memory had its newest version. So a write is one request to etcd. Only a refusal could
+/// rest on outdated state: see [`may_be_outdated`].
 fn may_be_tried(context: &Context) -> bool {
     let info = &context.info;
     let changes_one = matches!(info.verb, "create" | "update" | "patch" | "delete");
     let stored = matches!(info.subresource.as_str(), "" | "status" | "scale" | "finalize");
-    // What is computed is not compared with anything, and a dry run is not either.
+    // Computed answers are not compared with anything, nor is a dry run.
     let compared = !matches!(&*info.group, "authorization.k8s.io" | "authentication.k8s.io");
     info.is_resource
         && changes_one
@@ -431,19 +429,19 @@ fn may_be_tried(context: &Context) -> bool {
         && !takes_long(info)
 }
 
-/// Says whether a refusal may have another outcome with what other servers have written meanwhile.
+/// Returns whether a refusal may turn into success with writes of other servers.
 fn may_be_outdated(code: http::StatusCode) -> bool {
     matches!(code.as_u16(), 403 | 404 | 409 | 422)
 }
 
-/// Says whether a request is about a definition, whose schema is large and has to be checked and compiled.
+/// Returns whether a request concerns a definition, whose schema is large and must be checked and compiled.
 fn takes_long(info: &RequestInfo) -> bool {
     let changes = matches!(info.verb, "create" | "update" | "patch");
     changes && info.group == "apiextensions.k8s.io" && info.resource == "customresourcedefinitions"
 }
 
-/// Returns the terms of who asks from outside: definitions of clients that are not administrators go to the disk together
-/// with other writes, so that those seldom have to wait for it.
+/// Returns the terms for clients from outside: definitions of clients that are not administrators are written to disk together
+/// with other writes, so that those seldom wait for it.
 fn usual_terms(info: &RequestInfo, user: &User) -> Terms {
     if takes_long(info) && !user.in_group(MASTERS) {
         Terms { durability: store::Durability::Patient, ..Terms::default() }
@@ -452,7 +450,7 @@ fn usual_terms(info: &RequestInfo, user: &User) -> Terms {
     }
 }
 
-/// Reads a body as a whole, up to the limit, and not faster than `pause` wants.
+/// Reads a body completely, up to the limit, and no faster than `pause` allows.
 async fn read<B>(body: B, pause: impl Fn(usize) -> Duration) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -472,7 +470,7 @@ where
             )));
         }
         let pause = pause(piece.len());
-        // Most bodies come in one piece, which need not be copied.
+        // Most bodies arrive in one piece, which need not be copied.
         if first.is_empty() && all.is_empty() {
             first = piece;
         } else {
@@ -493,8 +491,8 @@ fn deadline(query: &Query) -> Duration {
     asked.map_or(DEADLINE, |asked| asked.min(DEADLINE))
 }
 
-/// The answer to a request that took too long. As upstream, it names no media type: clients go by the code, which says
-/// that the request may still have been carried out.
+/// The answer to a request that took too long. As upstream, it has no media type: clients rely on the code, which says that the
+/// request may still have been carried out.
 pub(crate) fn timed_out() -> Response<Body> {
     let status = Status::new(504, "Timeout", "request did not complete within the allotted timeout")
         .with_details(Default::default());
@@ -509,7 +507,7 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
     })
 }
 
-/// Adds `Warning` headers, within the budget that keeps headers acceptable to proxies.
+/// Adds `Warning` headers, within the size that proxies accept.
 fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
     const BUDGET: usize = 4096;
     const CUT: usize = 256;
@@ -532,10 +530,10 @@ fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
     }
 }
 
-/// What stands in a label for everything that is not served: clients must not make labels up.
+/// The label for everything that is not served: clients must not invent labels.
 const OTHER: &str = "other";
 
-/// The labels of a request in the metrics: what is served, and fixed words.
+/// The labels of a request in the metrics: names of served resources, and fixed words.
 struct Labels {
     verb: String,
     group: String,
@@ -587,7 +585,7 @@ impl Labels {
         }
     }
 
-    /// Counts the request in until the returned guard is dropped.
+    /// Counts the request until the returned guard is dropped.
     fn begin(&self, server: &Arc<Server>, long: bool) -> impl Drop + use<> {
         struct Guard(Option<prometheus_client::metrics::gauge::Gauge>);
         impl Drop for Guard {
@@ -611,7 +609,7 @@ impl Labels {
         if !self.counted || code == 404 {
             return;
         }
-        // Other servers may answer with anything.
+        // Other servers may return any code.
         let known = http::StatusCode::from_u16(code).is_ok_and(|code| code.canonical_reason().is_some());
         let labels = RequestLabels {
             verb: self.verb.clone(),

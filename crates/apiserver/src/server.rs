@@ -35,10 +35,10 @@ use crate::options::Profile;
 use crate::outbound::Outbound;
 use crate::registry::{Kind, Registry, Subresource};
 
-/// How long a read waits for a revision that has not happened yet.
+/// How long a read waits for a revision that has not been reached yet.
 const REVISION_WAIT: Duration = Duration::from_secs(3);
 
-/// Everything a request can touch.
+/// Everything that requests share.
 pub struct Server {
     pub store: Store<Head>,
     pub registry: ArcSwap<Registry>,
@@ -50,7 +50,7 @@ pub struct Server {
     pub webhooks: Webhooks,
     pub policies: Policies,
     pub mutations: Mutations,
-    /// What conversion webhooks made of stored objects.
+    /// The results of conversion webhooks.
     pub conversions: crate::conversion::Cache,
     pub outbound: Outbound,
     pub signer: Arc<Signer>,
@@ -59,14 +59,14 @@ pub struct Server {
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
     pub extensions: Arc<dyn Extension>,
-    /// Cancelled when the server is to stop.
+    /// Cancelled when the server must stop.
     pub stop: CancellationToken,
     /// Open watches; a clean shutdown waits for them.
     pub watches: TaskTracker,
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
-    /// Answers on their way.
+    /// Answers in progress.
     pub(crate) sendings: Arc<crate::http::sending::Sendings>,
     pub audit: Option<Arc<crate::audit::Audit>>,
     /// Writes are acknowledged before they are on disk.
@@ -74,7 +74,7 @@ pub struct Server {
     pub gate: crate::gate::Gate,
 }
 
-/// What the server tells others about itself.
+/// Facts about the server that clients can read.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The issuer of service account tokens.
@@ -82,12 +82,12 @@ pub struct Identity {
     pub started: jiff::Timestamp,
 }
 
-/// Which parts of the start have finished; `/readyz` names those that have not.
+/// The finished steps of the start; `/readyz` names the others.
 #[derive(Debug, Default)]
 pub struct Readiness {
     pub bootstrapped: std::sync::atomic::AtomicBool,
     pub definitions: std::sync::atomic::AtomicBool,
-    /// How the server's own controllers are doing.
+    /// The state of the server's own controllers.
     pub controllers: crate::controllers::supervision::Health,
 }
 
@@ -95,15 +95,15 @@ pub struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub name: Cow<'static, str>,
-    /// Checked by `/livez` too; the others only say whether the server is ready.
+    /// Checked by `/livez` too; the other checks only decide whether the server is ready.
     pub live: bool,
     /// Why it fails.
     pub failure: Option<String>,
 }
 
-/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and metrics.
+/// Additions of other components: subresources such as `clusters/proxy`, computed columns, and metrics.
 pub trait Extension: Send + Sync {
-    /// Returns `None` for what it does not know.
+    /// Returns `None` for unknown requests.
     fn subresource<'a>(
         &'a self,
         server: &'a Arc<Server>,
@@ -113,7 +113,7 @@ pub trait Extension: Send + Sync {
         body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>>;
 
-    /// Answers a request for a computed kind that is not the server's own. Returns `None` for what it does not know.
+    /// Answers a request for a computed kind that is not the server's own. Returns `None` for unknown requests.
     fn computed<'a>(
         &'a self,
         _server: &'a Arc<Server>,
@@ -125,8 +125,8 @@ pub trait Extension: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
-    /// Answers any request below a computed kind that is not the server's own: any method, subresources, upgrades. Returns
-    /// `None` for what it does not know.
+    /// Answers any request below a computed kind that is not the server's own: any method, subresources, upgrades. Returns `None`
+    /// for unknown requests.
     fn connect<'a>(
         &'a self,
         _server: &'a Arc<Server>,
@@ -137,8 +137,8 @@ pub trait Extension: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
-    /// Returns the subresources it adds to the kind of a definition, named `<plural>.<group>`. It is asked for them with any
-    /// method, long-running requests and upgrades included.
+    /// Returns the subresources that it adds to the kind of a definition, named `<plural>.<group>`. It gets requests for them
+    /// with any method, long-running requests and upgrades included.
     fn connects(&self, _definition: &str) -> Vec<Subresource> {
         Vec::new()
     }
@@ -181,7 +181,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Returns an object as clients of `kind` see it; one that cannot be read is an error.
+    /// Returns an object as clients of `kind` see it; an unreadable one is an error.
     pub fn read(&self, kind: &Kind, entry: &Entry) -> Result<Value, Status> {
         let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry)?;
         if !kind.serves_as_stored(entry) {
@@ -191,20 +191,20 @@ impl Server {
         Ok(object)
     }
 
-    /// As [`Server::read`], for controllers that pass over what cannot be read; it is logged.
+    /// As [`Server::read`], for controllers that skip unreadable objects; they are logged.
     pub fn read_or_warn(&self, kind: &Kind, entry: &Entry) -> Option<Value> {
         self.read(kind, entry)
             .inspect_err(|status| tracing::warn!(collection = %kind.collection, error = %status, "passing over an object"))
             .ok()
     }
 
-    /// Returns an object as it lies in the store at this moment; nobody is asked whether that is allowed.
+    /// Returns an object as it is in the store at this moment, without authorisation.
     pub fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
         let entry = self.store.get(&kind.collection, &object::join_key(namespace, name))?;
         self.read_or_warn(kind, &entry)
     }
 
-    /// Waits until the store has reached a revision, but not for long.
+    /// Waits a limited time until the store has reached a revision.
     pub async fn wait_for(&self, revision: u64) -> Result<(), Status> {
         if revision <= self.store.revision() {
             return Ok(());
@@ -213,7 +213,7 @@ impl Server {
         waited.map_err(|_| Status::too_large_resource_version(revision, self.store.revision()))
     }
 
-    /// Checks that the caller may use a further verb on the same resource.
+    /// Checks that the caller may use another verb on the same resource.
     pub fn authorize_also(&self, context: &Context, verb: &str) -> Result<(), Status> {
         if context.vouched {
             return Ok(());
@@ -222,8 +222,8 @@ impl Server {
         self.rbac.check(&self.store, &context.user, &attributes)
     }
 
-    /// Runs what has to happen between validation and the commit: addresses for services, guards on roles.
-    /// What it took has to be committed together with the object.
+    /// Runs the steps between validation and the commit: addresses for Services, guards on roles. The addresses taken must be
+    /// committed together with the object.
     pub fn before_commit(
         &self,
         target: &Target<'_>,
@@ -233,7 +233,7 @@ impl Server {
         if target.kind.holds_addresses() && target.subresource.is_empty() {
             let name = object.name().to_owned();
             return match allocator::assign(&self.store, object, old) {
-                // The answer shows what a real write would get; clashes do not matter.
+                // The answer shows what a real write would get; conflicts do not matter.
                 _ if target.options.dry_run => Ok(None),
                 assigned => assigned.map(Some).map_err(|errors| target.invalid(&name, &errors)),
             };
@@ -244,7 +244,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Returns how long an object lives on after its deletion was asked for. Only pods that run somewhere do.
+    /// Returns the grace period of an object. Only pods that run somewhere have one.
     pub fn grace_period(&self, kind: &Kind, object: &Value, asked: Option<i64>) -> i64 {
         if !kind.is_marked_before_removal() {
             return 0;

@@ -76,13 +76,13 @@ pub struct Handle {
     tasks: TaskTracker,
     listening: CancellationToken,
     data_dir: Option<PathBuf>,
-    /// Nobody else uses the data directory meanwhile.
+    /// Ensures that no other process uses the data directory.
     _lock: Option<store::Lock>,
     #[cfg_attr(not(test), expect(dead_code, reason = "tests make time pass for it"))]
     pub(crate) renewal: Arc<Renewal>,
 }
 
-/// Starts a server; returns once it answers requests and is ready.
+/// Starts a server; returns when it answers requests and is ready.
 pub async fn start(options: Options) -> Result<Handle, Error> {
     let pki_dir = match &options.data_dir {
         Some(dir) => Some(private_dir(dir)?),
@@ -162,7 +162,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         tracing::warn!(%error, "cannot note which addresses Services have; it is tried again at the next start");
     }
     server.rbac.catch_up(&server.store);
-    // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
+    // Before any request is answered: kinds that were served before a restart must not be unknown after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
     if let Some(bounds) = &options.bounds {
@@ -177,9 +177,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    let doors = Arc::new(Front { server: server.clone(), judge });
+    let front = Arc::new(Front { server: server.clone(), judge });
     let settings = options.connections.unwrap_or_default();
-    tasks.spawn(listener::run(listener, Some(tls), doors, settings, listening.clone()));
+    tasks.spawn(listener::run(listener, Some(tls), front, settings, listening.clone()));
     tasks.spawn(server.sendings.clone().run(stop.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
@@ -219,7 +219,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     })
 }
 
-/// Makes the data directory and its `pki`, closed to others.
+/// Creates the data directory and its `pki`, closed to others.
 fn private_dir(dir: &Path) -> Result<PathBuf, Error> {
     use std::os::unix::fs::DirBuilderExt;
     let pki = dir.join("pki");
@@ -231,7 +231,7 @@ fn private_dir(dir: &Path) -> Result<PathBuf, Error> {
             .map_err(|source| Error::Directory { path: path.to_owned(), source })?;
     }
     pki::sync_dir(dir)?;
-    // Whoever may use the directory need not be allowed to read the one above.
+    // A process that may use the directory may lack the right to read its parent.
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         let _ = pki::sync_dir(parent);
     }
@@ -247,8 +247,8 @@ impl Handle {
         Ok(Some(path))
     }
 
-    /// Waits until the server cannot go on, and returns why: its store has failed for good. It still answers reads and
-    /// says that it is neither ready nor alive; its owner should stop it and end the process.
+    /// Waits until the server cannot continue, and returns why: its store has failed for good. It still answers reads and reports
+    /// that it is neither ready nor alive; its owner should stop it and end the process.
     pub async fn failure(&self) -> Arc<str> {
         self.server.store.death().await
     }

@@ -1,4 +1,4 @@
-//! Flags on who gets in and what is written down of it, by kube-apiserver's names.
+//! Flags for access and for the audit log, by kube-apiserver's names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

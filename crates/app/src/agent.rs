@@ -1,8 +1,8 @@
 //! `karmada agent`: the member side of a control plane, beside the member, for clusters in pull mode.
 //!
-//! Two clients: the control plane's, of which it reads only what is its own, and the member's. Whatever runs in an agent is a
-//! [`Task`]: the controllers of the member side are one, the renewal of its certificate is another. Nothing listens, except for
-//! probes.
+//! It has two clients: one for the control plane, of which it reads only its own objects, and one for the member. Everything that
+//! runs in an agent is a [`Task`]: the controllers of the member side are one, the renewal of its certificate is another. Nothing
+//! listens, except for probes.
 
 mod certificate;
 mod enrol;
@@ -152,24 +152,24 @@ impl Patience {
     }
 }
 
-/// What every task of an agent works with.
+/// What all tasks of an agent share.
 #[derive(Clone)]
 pub(crate) struct Agent {
     /// The cluster's name.
     pub(crate) name: String,
-    /// The control plane, in the agent's own name; shows the newest certificate from request to request.
+    /// The control plane, in the agent's own name; every request presents the newest certificate.
     pub(crate) plane: Client,
-    /// How the control plane is reached at the moment, for whoever needs a connection of his own.
+    /// The current route to the control plane, for tasks that need their own connection.
     pub(crate) identity: Identity,
     /// The member.
     pub(crate) member: Client,
-    /// Where and how the member is reached.
+    /// Where and how to reach the member.
     pub(crate) member_config: Config,
-    /// Looks after all tasks, and ends them.
+    /// Supervises all tasks, and ends them.
     pub(crate) supervisor: Supervisor,
 }
 
-/// Something that runs while the agent acts: it is started once, and ends with the agent's supervisor.
+/// A task that runs while the agent acts: it is started once, and ends with the agent's supervisor.
 pub(crate) type Task = Box<dyn Fn(&Agent) + Send + Sync>;
 
 /// Which controllers run, by upstream's rules.
@@ -177,7 +177,7 @@ pub(crate) type Task = Box<dyn Fn(&Agent) + Send + Sync>;
 struct Chosen {
     selection: Selection,
     rotation: bool,
-    /// Names that no controller of an agent has. Manifests may have those of other versions, so they are passed over.
+    /// Names that are no controllers of an agent. Manifests may name those of other versions, so they are ignored.
     unknown: Vec<String>,
 }
 
@@ -289,8 +289,8 @@ fn start_controllers(agent: &Agent, settings: &Settings, selection: &Selection) 
     controllers::spawn(&context, selection);
 }
 
-/// Acts while the Lease is the agent's, or always if there is none; ends when told to. A lost Lease ends the tasks, not the
-/// process: another agent of the same cluster may act until it is this one's turn again.
+/// Acts while the agent holds the Lease, or always if there is none; ends when it is stopped. A lost Lease ends the tasks, not
+/// the process: another agent of the same cluster may act until this one gets the Lease again.
 async fn act(
     agent: Agent,
     candidate: Option<runtime::election::Candidate>,
@@ -362,7 +362,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    /// Upstream's flags and their defaults; ours listens nowhere unless it is told to.
+    /// Upstream's flags and their defaults; ours listens nowhere by default.
     const UPSTREAM: &[(&str, &str)] = &[
         ("controllers", "*"),
         ("cluster-namespace", "karmada-cluster"),

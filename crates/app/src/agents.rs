@@ -1,7 +1,7 @@
-//! The rights of agents, as bounds of the server and as a plug-in that sees what they write.
+//! The rights of agents, as bounds of the server and as a plug-in that checks their writes.
 //!
-//! What they may do is decided in `admission::agents`; here are the facts that it asks for, read from the server's store. Before
-//! the server is there, nobody with bounds may do anything.
+//! `admission::agents` decides what they may do. This file reads the facts that it needs from the server's store. Before the
+//! server runs, users with bounds may do nothing.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -16,11 +16,11 @@ use apiserver::server::Server;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-/// How long the certificate lives in whose name `register` writes roles, in seconds: the shortest that is signed. Upstream
-/// asks for a year.
+/// How long the certificate is valid with which `register` writes roles, in seconds: the shortest duration that is signed.
+/// Upstream requests a year.
 const GENERATOR_LIFETIME: u32 = 600;
 
-/// Knows agents and those who register them; all clones are the same.
+/// Knows agents and the users who register them; all clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct Agents(Arc<OnceLock<Weak<Server>>>);
 
@@ -42,7 +42,8 @@ impl Agents {
         server.stored(&kind, namespace, name)
     }
 
-    /// Returns the names of the Clusters whose specification is such. Reads all of them: for what is asked when an agent starts.
+    /// Returns the names of the Clusters whose specification matches. It reads all of them, so it is only for checks when an
+    /// agent starts.
     fn clusters_where(&self, fits: impl Fn(&Value) -> bool) -> Vec<String> {
         let Some(server) = self.server() else { return Vec::new() };
         let Some(kind) = server.registry.load().find(api::cluster::GROUP, "v1alpha1", "clusters").cloned()
@@ -57,7 +58,7 @@ impl Agents {
 
 impl Facts for Agents {
     fn is_registered(&self, cluster: &str) -> bool {
-        // What is not known is taken: nobody gets it.
+        // An unknown name counts as taken, so it is not given out.
         self.server().is_none()
             || self.stored(api::cluster::GROUP, "v1alpha1", "clusters", "", cluster).is_some()
     }
@@ -69,7 +70,7 @@ impl Facts for Agents {
     fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
         let found = self.stored("", "v1", "secrets", namespace, name)?;
         let owners = found.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        // Others have a kind of this name, too.
+        // Other groups have a kind with this name, too.
         let is_cluster = |owner: &&Value| {
             let version = owner["apiVersion"].as_str().unwrap_or("");
             owner["kind"] == "Cluster"
@@ -118,8 +119,8 @@ impl Facts for Agents {
 }
 
 impl Bounds for Agents {
-    /// From now on facts are known. Agents come back in the moment in which a server listens again; a refusal would keep their
-    /// tunnels away for a minute, and end those that start.
+    /// Connects the store. Agents reconnect as soon as a server listens again; a refusal would keep their tunnels away for a
+    /// minute, and end agents that are starting.
     fn connect(&self, server: &Arc<Server>) {
         let _ = self.0.set(Arc::downgrade(server));
     }
@@ -185,7 +186,7 @@ impl Admit for Agents {
     }
 
     fn mutate<'a>(&'a self, admitted: &'a mut Admitted<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        // The right to write roles is needed for a moment; upstream asks for it for as long as the agent's own.
+        // The right to write roles is needed only for a moment; upstream requests it for as long as the agent's own certificate.
         let is_request = admitted.kind.gvk.kind == "CertificateSigningRequest";
         if is_request
             && Who::of(&admitted.user.name, &admitted.user.groups).is_some()

@@ -1,11 +1,12 @@
-//! `karmada aggregated`: the parts of Karmada's API that are not definitions, behind somebody else's kube-apiserver.
+//! `karmada aggregated`: the parts of Karmada's API that are not CRDs, behind another kube-apiserver.
 //!
-//! Serves `cluster.karmada.io` (with `clusters/proxy`), `search.karmada.io` and the metrics of all members. With `karmada controllers`
-//! and `karmada webhook` this is the whole of Karmada on a kube-apiserver. Clusters and ResourceRegistries are kept in a store of its
-//! own, as upstream's aggregated server keeps them: a data directory, or etcd, which several of these servers may share.
+//! Serves `cluster.karmada.io` (with `clusters/proxy`), `search.karmada.io` and the metrics of all members. With `karmada
+//! controllers` and `karmada webhook` this is all of Karmada on a kube-apiserver. Clusters and ResourceRegistries are kept in a
+//! separate store, as in upstream's aggregated server: a data directory, or etcd, which several of these servers may share.
 //!
-//! Inside is the API server of a control plane that nobody reaches directly; before it stands `front`, which believes the
-//! kube-apiserver about who asks and asks it whether they may (`trust`). Secrets are read from the kube-apiserver.
+//! Inside is the API server of a control plane that clients cannot reach directly. `front` stands before it: it accepts the
+//! identity that the kube-apiserver passes on, and asks the kube-apiserver for authorisation (`trust`). Secrets are read from the
+//! kube-apiserver.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -39,7 +40,7 @@ use self::trust::{Delegate, Trust};
 use crate::controllers::Tasks;
 use crate::environment::Environment;
 use crate::etcd::{EtcdArguments, StoreKind};
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::plane::SEARCH_CACHE;
 use crate::signals::Signals;
 use crate::webhook::certificates;
@@ -54,7 +55,7 @@ pub(crate) const GROUPS: [&str; 5] = [
     "external.metrics.k8s.io",
 ];
 const SERVICE: &str = "karmada-aggregated-apiserver";
-/// How often the members that metrics are asked of are looked up, and the authorities of the API server.
+/// How often the list of members for metrics, and the authorities of the API server, are refreshed.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Serve clusters, their proxy, search and metrics as an aggregated API server of a kube-apiserver.
@@ -155,13 +156,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             extension::Karmada::new(
                 Diagnoses::default(),
                 tasks.clone(),
-                Doors::new(fleet.clone()),
+                Endpoints::new(fleet.clone()),
                 tunnels.clone(),
                 arguments.cluster_proxy_min_tls_version,
             )
             .before(host.clone()),
         )),
-        // Owners are objects of the API server in front.
+        // The owners are objects of the API server in front.
         collect_garbage: false,
         ..apiserver::Options::default()
     };
@@ -209,7 +210,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     outcome
 }
 
-/// Keeps connections to ready members, which metrics are asked of, and the authorities of the API server in front.
+/// Keeps connections to ready members, for metrics, and the authorities of the API server in front.
 async fn look(
     host: Client,
     local: Client,
@@ -240,7 +241,7 @@ async fn look(
             found.sort_by(|one, other| one.name().cmp(other.name()));
             *ready.write() = found;
         }
-        // What was known stays believed after a failure.
+        // After a failure, the known authorities remain valid.
         if let Ok(trust) = Trust::read(&host).await {
             let known = front.trust.read().source.clone();
             if known != trust.source {

@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let socket = arguments.data_dir.join(apiserver::admin::SOCKET);
     let made = match apiserver::admin::backup(&socket, &arguments.to).await? {
         Some(made) => made,
-        // Nobody serves this directory: read the store ourselves.
+        // No server serves this directory: read the store ourselves.
         None => {
             let options = options(&arguments.data_dir, etcd)?;
             let to = arguments.to.clone();
@@ -50,14 +50,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns where the objects are.
+/// Returns the location of the objects.
 fn options(data_dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<store::Options> {
     if let Some(etcd) = etcd {
-        // A look at the past is nobody's reason to give it up.
+        // A backup must not compact the history.
         return Ok(store::Options::etcd(store::EtcdOptions { compact_every: None, ..etcd }));
     }
     let dir = data_dir.join("store");
-    // Opening a store makes one where there is none.
+    // Opening a missing store would create it.
     if !dir.join("store.redb").exists() {
         bail!(
             "{} holds no store; --data-dir names the directory that `karmada server` was given; hint: a server on etcd is not \

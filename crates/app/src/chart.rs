@@ -1,18 +1,18 @@
 //! Draws numbers over time: in the terminal, or as SVG.
 //!
-//! In: a title, a line for what is needed, and areas that are stacked. Out: text. Nothing is read or written here.
+//! In: a title, a line for the demand, and stacked areas. Out: text. No input or output here.
 
 use std::fmt::Write as _;
 
-/// What is drawn.
+/// The content of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// The labels below: at which part of the width, and what they say.
+    /// The labels of the x axis: their position as a part of the width, and their text.
     pub(crate) ticks: Vec<(f64, String)>,
     /// The areas, from below, by name.
     pub(crate) areas: Vec<(String, Vec<f64>)>,
-    /// A line over them, by name and unit; it has a scale of its own.
+    /// A line above the areas, by name and unit; it has a separate scale.
     pub(crate) line: Option<(String, Vec<f64>)>,
 }
 
@@ -29,7 +29,7 @@ impl Chart {
         (0..length).map(sum).fold(1.0, f64::max)
     }
 
-    /// Draws one row per area and one for the line, as wide as said.
+    /// Draws one row for each area and one for the line, in the given width.
     pub(crate) fn text(&self, width: usize) -> String {
         let width = width.max(1);
         let rows: Vec<(&str, &[f64])> = self
@@ -63,7 +63,7 @@ impl Chart {
         text
     }
 
-    /// Draws it as SVG.
+    /// Draws the chart as SVG.
     pub(crate) fn svg(&self) -> String {
         const WIDTH: f64 = 720.0;
         const HEIGHT: f64 = 240.0;
@@ -160,7 +160,7 @@ impl Chart {
     }
 }
 
-/// Returns as many values as there are columns: each the largest of its part.
+/// Returns one value for each column: the largest one in its range.
 fn columns(values: &[f64], width: usize) -> Vec<f64> {
     let part = |column: usize| {
         let from = column * values.len() / width;

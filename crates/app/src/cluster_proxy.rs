@@ -1,15 +1,15 @@
-//! `clusters/<name>/proxy`: hands a request on to a member, in the name of the caller.
+//! `clusters/<name>/proxy`: forwards a request to a member, in the caller's name.
 //!
-//! In: a request that the server has authorised for `clusters/proxy`. Out: the member's answer, streamed, upgrades included.
-//! The member is asked with the impersonator's token and the caller's name and groups, so that the member's own rules
-//! decide what the caller may do there. Which names may be taken on is the business of the `unifiedAuth` controller.
+//! In: a request that the server has authorised for `clusters/proxy`. Out: the member's answer, streamed, upgrades included. The
+//! request is sent with the impersonator's token and the caller's name and groups, so that the member's own rules decide what the
+//! caller may do there. The `unifiedAuth` controller decides which names may be impersonated.
 //!
-//! What is asked there, and with which headers, is [`apiserver::http::onward`]. How a member is reached, by its address or
-//! through the tunnel of its agent, is [`member::Connection`]'s business.
+//! [`apiserver::http::onward`] computes the target and the headers. [`member::Connection`] chooses the route to a member: its
+//! address, or the tunnel of its agent.
 //!
-//! The cluster name `*` stands for all of them: see `every`. What members answer then is read here, so that it is bounded.
+//! The cluster name `*` stands for all of them: see `every`. Then the members' answers are read here, so their size is limited.
 //!
-//! `karmadactl get --operation-scope members` and everything else that looks into members goes this way.
+//! `karmadactl get --operation-scope members` and all other looks into members take this path.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -45,15 +45,15 @@ const EVERY: &str = "*";
 /// As for aggregated servers.
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
-/// The way to members, with a client for each that was asked for.
+/// The routes to members, with a client for each that was used.
 pub(crate) struct ClusterProxy {
     tunnels: Tunnels,
-    /// For answers that are handed on, whatever they are.
+    /// For answers that are forwarded, whatever their size is.
     clients: Clients,
     /// For answers that are read here, within the limits for members.
     readers: Clients,
     room: Room,
-    /// The API server in front, where this one is behind another.
+    /// The API server in front, if this one is behind another.
     host: Option<Client>,
     oldest_tls: OldestTls,
 }
@@ -70,12 +70,12 @@ impl ClusterProxy {
         Self { tunnels, clients, readers, room: Room::default(), host: None, oldest_tls }
     }
 
-    /// Returns the same for a server behind another one, which has the Secrets and all that is not served here.
+    /// Returns the same for a server behind another one, which has the Secrets and everything that is not served here.
     pub(crate) fn before(self, host: Client) -> Self {
         Self { host: Some(host), ..self }
     }
 
-    /// Asks the control plane itself, as the caller.
+    /// Sends a request to the control plane itself, as the caller.
     pub(crate) async fn own(
         &self,
         server: &Arc<Server>,
@@ -104,7 +104,7 @@ impl ClusterProxy {
         self.forward(server, context, kind, &context.info.name, &target, body).await
     }
 
-    /// Hands a request on to a member, in the name of the caller. `kind` is that of clusters.
+    /// Forwards a request to a member, in the caller's name. `kind` is that of clusters.
     pub(crate) async fn forward(
         &self,
         server: &Arc<Server>,
@@ -119,7 +119,7 @@ impl ClusterProxy {
         answer.map_err(|error| unreachable(name, &error))
     }
 
-    /// Returns the client for a member, which hands on whatever it is answered.
+    /// Returns the client for a member whose answers are forwarded unread.
     pub(crate) async fn client(
         &self,
         server: &Arc<Server>,
@@ -135,7 +135,7 @@ impl ClusterProxy {
         Ok(client)
     }
 
-    /// Returns the client for answers of a member that are read here.
+    /// Returns the client for a member whose answers are read here.
     async fn reader(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Client, Status> {
         let connection = self.way(server, kind, name).await?;
         if let Some(client) = self.readers.get(name, &connection) {
@@ -146,7 +146,7 @@ impl ClusterProxy {
         Ok(client)
     }
 
-    /// Returns how a member is reached now.
+    /// Returns the current route to a member.
     async fn way(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Connection, Status> {
         let Some(object) = server.stored(kind, "", name) else {
             self.clients.forget(name);
@@ -186,7 +186,7 @@ impl ClusterProxy {
     }
 }
 
-/// Clients by cluster, each with the way that it takes: it is made anew when the way has changed.
+/// Clients by cluster, each with its route; a client is replaced when the route has changed.
 #[derive(Default)]
 struct Clients(Mutex<HashMap<String, (Connection, Client)>>);
 
@@ -218,8 +218,8 @@ async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecret
     Ok(found)
 }
 
-/// Hands a request on in the name of the caller, upgrades included. Whoever answers may not send the caller to another host, which would
-/// get the caller's token.
+/// Forwards a request in the caller's name, upgrades included. The other server must not redirect the caller to another host,
+/// which would get the caller's token.
 async fn pass_on(
     server: &Arc<Server>,
     context: &Context,
@@ -248,7 +248,7 @@ async fn pass_on(
     }))
 }
 
-/// The reasons why a member cannot be reached.
+/// Why a member cannot be reached.
 enum Failure {
     Status(Status),
     Member(member::Error),
@@ -268,7 +268,7 @@ fn secret(server: &Server, namespace: &str, name: &str) -> Result<Secret, Status
     Secret::deserialize(object).map_err(bare)
 }
 
-/// An error of the server without a name of its own, as upstream answers.
+/// An internal server error without a reason, as upstream answers.
 fn bare(error: impl std::fmt::Display) -> Status {
     Status::bare_internal(error.to_string())
 }

@@ -81,7 +81,8 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Returns who stands in line, or nothing if nobody has to. `lease` is the name of the Lease unless a flag says otherwise.
+    /// Returns the candidate for the Lease, or `None` if no election is needed. `lease` is the name of the Lease unless a flag
+    /// says otherwise.
     pub(crate) fn candidate(&self, lease: &str) -> anyhow::Result<Option<Candidate>> {
         if !self.leader_elect {
             return Ok(None);
@@ -104,10 +105,10 @@ impl Election {
     }
 }
 
-/// What can be chosen for the controllers, wherever they run.
+/// Options of the controllers, wherever they run.
 #[derive(Debug, Args)]
 pub(crate) struct Chosen {
-    // Shown with the names of all controllers.
+    // The help lists the names of all controllers.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true, value_parser = Selection::parse, help = help())]
     controllers: Selection,
     #[command(flatten)]
@@ -202,7 +203,7 @@ impl Clusters {
     }
 }
 
-/// What the command line chooses if it says nothing.
+/// The defaults of the command line.
 impl Default for Chosen {
     fn default() -> Self {
         Self::by(&[])
@@ -210,7 +211,7 @@ impl Default for Chosen {
 }
 
 impl Chosen {
-    /// Returns what flags that are known to be right choose.
+    /// Returns the options for flags that are known to be valid.
     pub(crate) fn by(flags: &[&str]) -> Self {
         #[derive(clap::Parser)]
         struct Line {
@@ -220,19 +221,19 @@ impl Chosen {
         <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
     }
 
-    /// Returns the same with further `--feature-gates`.
+    /// Returns the options with additional `--feature-gates`.
     pub(crate) fn with_features(mut self, further: &str) -> Self {
         let both = [self.feature_gates.as_str(), further];
         self.feature_gates = both.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",");
         self
     }
 
-    /// Returns the same with these `--controllers`.
+    /// Returns the options with these `--controllers`.
     pub(crate) fn with_controllers(self, controllers: Selection) -> Self {
         Self { controllers, ..self }
     }
 
-    /// Returns the features that are on.
+    /// Returns the enabled features.
     pub(crate) fn features(&self) -> anyhow::Result<Features> {
         Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
     }
@@ -242,7 +243,7 @@ impl Chosen {
         self.clusters.cluster_status_update_frequency
     }
 
-    /// Returns which of upstream's components this stands for.
+    /// Returns the upstream component for which this stands.
     fn component(&self) -> &'static str {
         if self.controllers.is_only("scheduler") {
             "karmada-scheduler"
@@ -319,7 +320,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     tokio::select! {
         signal = signals.next() => tracing::info!("stopping: {signal}"),
-        // Somebody else may act from now on. Nothing is finished first: the process ends here and now.
+        // From now on, another process may act. Nothing is completed first: the process ends immediately.
         () = lost => anyhow::bail!("leader election lost"),
     }
     signals.end(tasks.stop()).await;
@@ -329,7 +330,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What runs, as the command line says.
+/// The configuration from the command line.
 #[derive(Clone)]
 struct Plan {
     writer: Writer,
@@ -338,12 +339,12 @@ struct Plan {
     selection: Selection,
     /// The management cluster whose clusters are joined. A rehearsal has none: it must not change other clusters.
     cluster_api: Option<kube::Client>,
-    /// Between the controllers and the members, for rehearsals.
+    /// A layer between the controllers and the members, for rehearsals.
     between: Option<Between>,
 }
 
 impl Plan {
-    /// Returns what was chosen; the scheduler keeps the reasons of its decisions in `diagnoses`.
+    /// Returns the configuration; the scheduler keeps the reasons of its decisions in `diagnoses`.
     fn new(writer: Writer, chosen: &Chosen, diagnoses: Diagnoses) -> anyhow::Result<Self> {
         Ok(Self {
             writer,
@@ -355,7 +356,7 @@ impl Plan {
         })
     }
 
-    /// Starts the controllers; returns the members they look after, if they look after any.
+    /// Starts the controllers. Returns the members that they manage, if any.
     fn start(&self, tasks: &Tasks) -> Option<Fleet> {
         let supervisor = Supervisor::default();
         let mut context = Context {
@@ -375,8 +376,8 @@ impl Plan {
     }
 }
 
-/// Has the controllers work for as long as the tasks are not stopped, with something between them and the members. Nobody else may
-/// act on this control plane. Returns the tasks, and the members if the controllers look after any.
+/// Runs the controllers until the tasks are stopped, with a layer between them and the members. No other process may act on this
+/// control plane. Returns the tasks, and the members if the controllers manage any.
 pub(crate) fn rehearse(
     writer: Writer,
     chosen: &Chosen,
@@ -388,22 +389,22 @@ pub(crate) fn rehearse(
     Ok((tasks, fleet))
 }
 
-/// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.
+/// The tasks of the running controllers; cheap to clone, all clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct Tasks(Arc<Mutex<Option<Started>>>);
 
-/// What controllers that run have.
+/// The state of running controllers.
 struct Started {
     supervisor: Supervisor,
     /// The members they are connected to.
     members: Option<Ready>,
 }
 
-/// Returns the members that can be asked.
+/// Returns the members that can be queried.
 pub(crate) type Ready = Arc<dyn Fn() -> Vec<Arc<Member>> + Send + Sync>;
 
 impl Tasks {
-    /// Ends them; what has not ended in time is cut off.
+    /// Ends them; tasks that do not end in time are cut off.
     pub(crate) async fn stop(&self) {
         let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
@@ -412,24 +413,24 @@ impl Tasks {
         }
     }
 
-    /// Ends them where they are: somebody else acts from now on, and a write that still hangs must not come after theirs.
+    /// Cuts them off: another process acts from now on, and a write that still hangs must not arrive after its writes.
     async fn cut_off(&self) {
         let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         supervisor.cut_off().await;
     }
 
-    /// Returns the members that can be asked; nothing if nobody in this process is connected to members.
+    /// Returns the members that can be queried; `None` if this process is not connected to members.
     pub(crate) fn ready_members(&self) -> Option<Vec<Arc<Member>>> {
         let members = self.0.lock().as_ref().and_then(|started| started.members.clone());
         members.map(|members| members())
     }
 
-    /// Has these members be asked, in a process without controllers.
+    /// Sets the members to query, in a process without controllers.
     pub(crate) fn look_at(&self, members: Ready) {
         *self.0.lock() = Some(Started { supervisor: Supervisor::default(), members: Some(members) });
     }
 
-    /// Returns what `/readyz` says about them: one line for all, and one for each that has ever died.
+    /// Returns the checks for `/readyz`: one line for all tasks, and one for each that has ever died.
     pub(crate) fn checks(&self) -> Vec<Check> {
         let reports = self.0.lock().as_ref().map(|started| started.supervisor.report()).unwrap_or_default();
         let failing: Vec<&str> =
@@ -452,9 +453,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Has the controllers act whenever the Lease is theirs. In a server that is alone this is at once: nobody holds it, or a
-    /// predecessor on the same data does, which has the same identity. Where servers share a store, `server` tells this one from
-    /// the others.
+    /// Lets the controllers act whenever this server holds the Lease. A server that is alone gets it at once: the Lease is free,
+    /// or a predecessor on the same data holds it, which has the same identity. If servers share a store, `server` distinguishes
+    /// this one from the others.
     pub(crate) async fn elected(
         writer: Writer,
         chosen: &Chosen,
@@ -474,7 +475,7 @@ impl Running {
         crate::migrate::marker::check(plan.writer.client()).await?;
         let own = match server {
             Some(server) => server,
-            // Lives as long as the store, and no other store has it.
+            // It lives as long as the store, and each store has a different one.
             None => {
                 let namespaces = kube::Api::<Namespace>::all(plan.writer.client().clone());
                 let found = namespaces.get("kube-system").await;
@@ -497,7 +498,7 @@ impl Running {
     }
 }
 
-/// Waits for the Lease, acts while it lasts, and begins anew when it is lost.
+/// Waits for the Lease, acts while it is held, and starts over when it is lost.
 async fn act(plan: Plan, candidate: Candidate, tasks: Tasks, stop: CancellationToken) {
     while let Some(leadership) = candidate.clone().lead(plan.writer.client(), &stop).await {
         plan.start(&tasks);
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_upstream_has_it() {
+    fn defaults_are_upstreams() {
         let chosen = parsed(&[]).expect("defaults");
         assert_eq!(chosen.clusters.timing().expect("good defaults"), Timing::default());
         let failover = chosen.failover.settings().expect("good defaults");
@@ -564,7 +565,7 @@ mod tests {
         );
     }
 
-    /// Upstream's flags that we have, and their defaults.
+    /// Upstream's flags that we support, and their defaults.
     const UPSTREAM: &[(&str, &str)] = &[
         ("controllers", "*"),
         ("feature-gates", ""),

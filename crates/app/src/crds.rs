@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let aggregated = if arguments.aggregated { api::crd::aggregated() } else { Vec::new() };
     for definition in api::crd::all().into_iter().chain(aggregated) {
-        // JSON is YAML; kubectl takes it as it is.
+        // JSON is valid YAML, which kubectl accepts.
         writeln!(out, "---\n{definition:#}")?;
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! `karmada detector`: tells from inside of a member whether names of Services can be resolved there.
+//! `karmada detector`: reports from inside a member whether names of Services can be resolved there.
 //!
-//! One process runs on each node, as a DaemonSet has it. Each looks a name up, again and again, and has its Node say what came of it.
-//! One of them, the holder of a Lease in the member, sums the nodes up in the condition ServiceDomainNameResolutionReady of the
-//! Cluster, to which Remedies and ClusterTaintPolicies react. What is decided is in `decide`.
+//! One process runs on each node, started by a DaemonSet. Each looks up a name again and again, and writes the result into its
+//! Node. One of them, the holder of a Lease in the member, summarises the nodes in the condition ServiceDomainNameResolutionReady
+//! of the Cluster, to which Remedies and ClusterTaintPolicies react. The decisions are in `decide`.
 
 mod decide;
 
@@ -28,11 +28,11 @@ use crate::observability::{self, Topic};
 use crate::signals::Signals;
 use decide::{Lookup, Memory, Thresholds, Verdict};
 
-/// The only detector that there is, by upstream's name.
+/// The only detector, by upstream's name.
 const COREDNS: &str = "coredns";
 /// The Lease in the member, by upstream's name.
 const LEASE: &str = "cluster-problem-detector-coredns-detector";
-/// How many nodes are asked for at once.
+/// How many nodes a page has.
 const PAGE: u32 = 500;
 
 /// Tell whether names of Services can be resolved in a member cluster: Karmada's service name resolution detector.
@@ -113,7 +113,7 @@ impl Patience {
     }
 }
 
-/// Returns whether the one detector is chosen, by upstream's rules: the first item that names it counts.
+/// Returns whether the one detector is selected, by upstream's rules: the first item that names it counts.
 fn chosen(text: &str) -> anyhow::Result<bool> {
     let items: Vec<&str> = text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     for item in &items {
@@ -126,7 +126,7 @@ fn chosen(text: &str) -> anyhow::Result<bool> {
     Ok(named.map_or(items.contains(&"*"), |item| !item.starts_with('-')))
 }
 
-/// Fails unless a member is reached by its IP address.
+/// Fails unless the member's address is an IP address.
 fn check_address(config: &Config) -> anyhow::Result<()> {
     let host = config.cluster_url.host().unwrap_or("");
     if host.trim_matches(['[', ']']).parse::<IpAddr>().is_err() {
@@ -201,7 +201,7 @@ struct Detector {
 }
 
 impl Detector {
-    /// Looks the name up again and again, and has the Node tell.
+    /// Looks up the name again and again, and writes the result into the Node.
     async fn watch_this_node(&self) {
         let start = Instant::now();
         let mut memory = Memory::default();
@@ -237,7 +237,7 @@ impl Detector {
         Ok(())
     }
 
-    /// Sums the nodes up in the Cluster, while the Lease is held. One that loses it goes on telling of its own node.
+    /// Summarises the nodes in the Cluster, while the Lease is held. A process that loses it keeps reporting its own node.
     async fn watch_the_cluster(
         &self,
         member: &Client,
@@ -321,7 +321,7 @@ impl Detector {
     }
 }
 
-/// Looks names up as the programs of this host do. A lookup cannot be ended, so there is at most one at a time.
+/// Looks up names like the programs of this host. A lookup cannot be cancelled, so there is at most one at a time.
 #[derive(Default)]
 struct Resolver {
     running: Option<tokio::task::JoinHandle<Lookup>>,
@@ -361,7 +361,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    /// Upstream's flags and their defaults; ours listens nowhere unless it is told to.
+    /// Upstream's flags and their defaults; ours listens nowhere by default.
     const UPSTREAM: &[(&str, &str)] = &[
         ("karmada-kubeconfig", ""),
         ("karmada-context", ""),

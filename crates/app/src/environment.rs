@@ -1,7 +1,8 @@
-//! What admission rules look at besides the object, and what they charge: the world around the pure rules.
+//! What admission rules read besides the object, and what they charge: the environment of the pure rules.
 //!
-//! Used by both shells, the plug-in of the server and the webhook server. They differ in how quotas are charged: the plug-in has them
-//! written in one commit with the binding, the webhook server can only write them before kube-apiserver stores the binding.
+//! Both shells use it, the plug-in of the server and the webhook server. They differ in how quotas are charged: the plug-in
+//! writes the charge in one commit with the binding; the webhook server can only write it before kube-apiserver stores the
+//! binding.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedMutexGuard, SetOnce};
 
-/// How often a charge is tried when others charge the same quotas, and how long we wait in between. As upstream.
+/// How often a charge is attempted when others charge the same quotas, and how long to wait in between. As upstream.
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The group of those who may do everything.
+/// The group of users who may do everything.
 const MASTERS: &str = "system:masters";
 
 /// The user who makes a write.
@@ -32,7 +33,7 @@ pub(crate) struct Writer {
     pub(crate) extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Access to the control plane; the client may come later than the first question.
+/// Access to the control plane; the client may be set after the first question.
 #[derive(Default)]
 pub(crate) struct Environment {
     client: SetOnce<Client>,
@@ -47,14 +48,14 @@ impl std::fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Says how the control plane is reached. Questions that came earlier have been waiting for this.
+    /// Sets the client of the control plane. Earlier questions have been waiting for it.
     pub(crate) fn connect(&self, client: Client) {
         if self.client.set(client).is_err() {
             tracing::warn!("admission was connected twice");
         }
     }
 
-    /// Asks a validating rule.
+    /// Evaluates a validating rule.
     pub(crate) async fn validate(
         &self,
         hook: &Hook,
@@ -84,8 +85,8 @@ impl Environment {
         judge(request, object, settings, &seen)
     }
 
-    /// Waits until nobody else charges the quotas of a namespace, for as long as the guard is held. Without the
-    /// queue, all but one of several writers would have to try again.
+    /// Waits until no other write charges the quotas of a namespace, for as long as the guard is held. Without this queue, all
+    /// but one of several writers would have to try again.
     pub(crate) async fn charge_alone(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut charging = self.charging.lock();
@@ -95,12 +96,12 @@ impl Environment {
         turn.lock_owned().await
     }
 
-    /// Returns the quotas that are to be charged for a write of a binding, or for its removal, with their new usage.
+    /// Returns the quotas to charge for a write of a binding, or for its removal, with their new usage.
     pub(crate) async fn charges(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Value>, Denial> {
         self.other_charges(request, object, &[]).await
     }
 
-    /// Returns the quotas that are to be charged besides those that have been, which are named by their uid.
+    /// Returns the quotas to charge, except those that have already been charged, given by their uid.
     async fn other_charges(
         &self,
         request: &Request<'_>,
@@ -120,7 +121,7 @@ impl Environment {
         Ok(charges.into_iter().map(|charge| charge.quota).collect())
     }
 
-    /// Charges quotas for a binding that is stored by somebody else afterwards.
+    /// Charges quotas for a binding that another server stores afterwards.
     pub(crate) async fn charge(
         &self,
         request: &Request<'_>,
@@ -131,7 +132,7 @@ impl Environment {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let whom = format!("RB {}/{name}", request.namespace);
         let mut last = String::new();
-        // A quota that was written before another one was lost to somebody faster must not be charged again.
+        // If the write of one quota loses a race, the quotas written before it must not be charged again.
         let mut charged = Vec::new();
         for attempt in 0..TRIES {
             if attempt > 0 {
@@ -155,7 +156,7 @@ impl Environment {
 }
 
 impl Environment {
-    /// Refuses a write that would make the control plane read what the writer may not read.
+    /// Refuses a write that would make the control plane read an object that the writer may not read.
     async fn check_rights(
         &self,
         hook: &Hook,
@@ -244,7 +245,7 @@ async fn list(objects: Api<DynamicObject>, what: &str) -> Result<Vec<Value>, Den
     list.items.iter().map(|object| serde_json::to_value(object).map_err(unreadable)).collect()
 }
 
-/// Writes the new usage of quotas, one after the other; notes the uid of each that was written.
+/// Writes the new usage of quotas, one after the other; records the uid of each written one.
 async fn write(
     client: &Client,
     usages: &[Value],
@@ -275,7 +276,7 @@ fn unreadable(error: serde_json::Error) -> Denial {
     Denial::internal(format!("Internal error occurred: {error}"))
 }
 
-/// Returns what the server said, without the client's wrapping.
+/// Returns the server's error, without the client's wrapping.
 fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     /// Address to serve /healthz on, without credentials; `:10351` is all interfaces, `0` is nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     health_probe_bind_address: String,
-    // Upstream's never reaches what it is meant for; it changes no answer.
+    // Upstream's flag has no effect: its value changes no answer.
     #[arg(long, hide = true, default_value = "0")]
     parallelism: String,
     #[command(flatten)]

@@ -41,7 +41,7 @@ pub(crate) struct EtcdArguments {
 }
 
 impl EtcdArguments {
-    /// Returns how etcd is used; nothing for the embedded store.
+    /// Returns the configuration of etcd; `None` for the embedded store.
     pub(crate) fn options(self, kind: StoreKind) -> anyhow::Result<Option<EtcdOptions>> {
         let given = [
             ("--etcd-servers", !self.etcd_servers.is_empty()),
@@ -79,8 +79,8 @@ impl EtcdArguments {
     }
 }
 
-/// Returns what tells this server from others on the same etcd. It is made once for a data directory and stays, so that a server
-/// that is started again goes on where it was.
+/// Returns the identity of this server among others on the same etcd. It is created once for a data directory and stays, so that
+/// a restarted server keeps it.
 pub(crate) fn server_id(dir: &Path) -> anyhow::Result<String> {
     fs::DirBuilder::new()
         .recursive(true)

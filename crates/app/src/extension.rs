@@ -1,6 +1,6 @@
-//! What Karmada adds to the API server: the proxy to members and the tunnels of their agents, the doors to the fleet, the metrics of
-//! all members, the computed columns of kinds that upstream serves by servers of their own, the reasons of the scheduler's last decision
-//! as `diagnosis` of a binding, and the controllers' metrics.
+//! Karmada's additions to the API server: the proxy to members and the tunnels of their agents, the endpoints of the fleet, the
+//! metrics of all members, the computed columns of kinds that upstream serves from separate servers, the reasons of the
+//! scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use tunnel::Tunnels;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::fleet_metrics::{self, Metrics};
 use crate::tunnels;
 
@@ -31,22 +31,22 @@ impl Karmada {
     pub(crate) fn new(
         diagnoses: Diagnoses,
         tasks: Tasks,
-        doors: Doors,
+        endpoints: Endpoints,
         tunnels: Tunnels,
         oldest_tls: OldestTls,
     ) -> Self {
         let metrics = Metrics::new(tasks.clone(), tunnels.clone());
         let proxy = ClusterProxy::new(tunnels.clone(), oldest_tls);
-        Self { proxy, metrics, tunnels, diagnoses, tasks, doors }
+        Self { proxy, metrics, tunnels, diagnoses, tasks, endpoints }
     }
 
-    /// Returns the same for a server that stands behind another one, which has the Secrets and all that is not served here.
+    /// Returns the same for a server behind another one, which has the Secrets and everything that is not served here.
     pub(crate) fn before(mut self, host: kube::Client) -> Self {
         self.proxy = self.proxy.before(host);
         self
     }
 
-    /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
+    /// Explains the placement of a binding: as JSON, or as text for clients that prefer it.
     fn diagnosis(&self, context: &Context, kind: &Kind, namespace: &str) -> Result<Response<Body>, Status> {
         if context.info.verb != "get" {
             return Err(Status::method_not_allowed());
@@ -68,20 +68,20 @@ impl Karmada {
     }
 }
 
-/// The place of the age in a cluster's row.
+/// The column of the age in a cluster's row.
 const AGE: usize = 4;
 
 pub(crate) struct Karmada {
     proxy: ClusterProxy,
     metrics: Metrics,
-    /// The ways that agents open.
+    /// The tunnels that agents open.
     tunnels: Tunnels,
     /// The last decisions of the scheduler in this process.
     diagnoses: Diagnoses,
     /// The tasks of the controllers in this process.
     tasks: Tasks,
-    /// The doors to the fleet.
-    doors: Doors,
+    /// The endpoints of the fleet.
+    endpoints: Endpoints,
 }
 
 impl Extension for Karmada {
@@ -116,7 +116,7 @@ impl Extension for Karmada {
         kind: &'a Kind,
         body: &'a Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
-        Box::pin(self.doors.answer(server, context, kind, &self.proxy, body))
+        Box::pin(self.endpoints.answer(server, context, kind, &self.proxy, body))
     }
 
     fn computed<'a>(
@@ -155,7 +155,7 @@ impl Extension for Karmada {
                     *cells = table_cells(&cluster, &age).map(Value::from).to_vec();
                 }
             }
-            // Not the age but the time itself: upstream has no printer for this kind.
+            // The time itself, not the age: upstream has no printer for this kind.
             (api::search::GROUP, "ResourceRegistry") => {
                 if let Some(created) = cells.get_mut(1) {
                     *created = object["metadata"]["creationTimestamp"].clone();

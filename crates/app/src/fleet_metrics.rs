@@ -1,10 +1,11 @@
-//! `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io` over all members: what upstream has a metrics adapter for.
+//! `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io` over all members: the role of upstream's metrics
+//! adapter.
 //!
-//! In: a request that the server has authorised for these paths. Out: what all ready members say, merged (`merge`). Members are asked
-//! at once and live, over the connections that controllers have anyway or, in pull mode, through their tunnels, each within its in-flight
-//! limit, a deadline and the bound on the size of answers; one that fails is left out, and the caller is warned. Whether the
-//! caller may ask is for the RBAC of the control plane: members are asked with the credentials of the control plane. One caller
-//! has only so many such requests under way, and what all answers together take in memory is bounded.
+//! In: a request that the server has authorised for these paths. Out: the answers of all ready members, merged (`merge`). Members
+//! are queried live and all at once, over the connections of the controllers or, in pull mode, through their tunnels. Each has an
+//! in-flight limit, a deadline and a limit on the size of its answer. A failing member is left out, and the caller gets a
+//! warning. The RBAC of the control plane decides whether the caller may ask: members are queried with the control plane's
+//! credentials. The number of such requests of one caller is limited, and so is the memory of all answers together.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -45,14 +46,14 @@ const EXTERNAL: &str = "external.metrics.k8s.io";
 
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many requests of one caller may be under way: each asks every member.
+/// How many such requests one caller may have in progress: each goes to every member.
 const AT_ONCE: usize = 8;
-/// What the answers of members to all requests may take as trees, 768 MiB: those of 170,000 Pods.
+/// The limit for members' parsed answers to all requests, 768 MiB: those of 170,000 Pods.
 const ROOM: usize = 768 << 20;
-/// How many members that are left out are named to the caller.
+/// How many of the members that are left out are named to the caller.
 const WARNINGS: usize = 5;
 
-/// Returns what a control plane serves beside the definitions and the native kinds.
+/// Returns the kinds that a control plane serves in addition to the definitions and the native kinds.
 pub(crate) fn kinds() -> Vec<Arc<Kind>> {
     vec![
         served(RESOURCE, "v1beta1", "pods", "PodMetrics", true),
@@ -88,16 +89,16 @@ fn served(group: &str, version: &str, plural: &str, kind: &str, namespaced: bool
     })
 }
 
-/// A member that can be asked.
+/// A member that can be queried.
 struct Reached {
     cluster: String,
     client: Client,
-    /// Whose in-flight limit counts; a tunnel has one of its own.
+    /// The client whose in-flight limit counts; a tunnel has a separate one.
     member: Option<Arc<Member>>,
     held: Held,
 }
 
-/// What the answers of one member to a request take, counted until the request is answered.
+/// The memory of one member's answers to a request, counted until the request is answered.
 struct Held {
     room: Arc<Budget>,
     taken: AtomicUsize,
@@ -108,7 +109,7 @@ impl Held {
         Self { room: room.clone(), taken: AtomicUsize::new(0) }
     }
 
-    /// Counts another answer; returns whether there is room for it.
+    /// Counts another answer. Returns whether there is room for it.
     fn add(&self, weight: usize) -> bool {
         let fits = self.room.exchange(0, weight);
         if fits {
@@ -124,7 +125,7 @@ impl Drop for Held {
     }
 }
 
-/// The way to all members' metrics.
+/// The access to all members' metrics.
 pub(crate) struct Metrics {
     tasks: Tasks,
     tunnels: Tunnels,
@@ -155,7 +156,7 @@ impl Metrics {
         answer(&sources, context, kind).await
     }
 
-    /// Returns all ready members; nothing if nobody in this process is connected to members.
+    /// Returns all ready members; `None` if this process is not connected to members.
     async fn sources(&self, server: &Server) -> Option<Vec<Reached>> {
         let connected = self.tasks.ready_members();
         let tunnelled = self.tunnels.all_open();
@@ -210,7 +211,7 @@ async fn answer(members: &[Reached], context: &Context, kind: &Kind) -> Result<R
         native: false,
     };
     let accepted = context.accept(offer)?;
-    // Members are asked with the rights of the control plane: no part of the path may lead elsewhere.
+    // Members are queried with the rights of the control plane: no part of the path may lead elsewhere.
     pass::check_path(&context.info.path)?;
     let query = context.query.raw();
     let document = match kind.gvk.group.as_str() {
@@ -260,7 +261,7 @@ async fn resource(
 async fn custom(members: &[Reached], context: &Context, kind: &Kind, query: &str) -> Result<Value, Status> {
     let info = &context.info;
     let metric = match info.subresource.as_str() {
-        // `namespaces/<name>/metrics/<metric>` is about the namespace itself.
+        // `namespaces/<name>/metrics/<metric>` concerns the namespace itself.
         "" => info.name.as_str(),
         metric => metric,
     };
@@ -275,7 +276,7 @@ async fn custom(members: &[Reached], context: &Context, kind: &Kind, query: &str
         parts.push(metric);
     }
     let below = |version: &str| path(&format!("{CUSTOM}/{version}"), &parts);
-    // Each member in the newest version that it has.
+    // Each member in its newest version.
     let each = members.iter().map(|member| async {
         let newest = get(member, &below("v1beta2"), query).await;
         let found = match newest {
@@ -308,7 +309,7 @@ async fn external(members: &[Reached], context: &Context, query: &str) -> Value 
     })
 }
 
-/// Returns a path of a group and version. Its parts were decoded to be authorised, and mean the same to the member.
+/// Returns a path of a group and version. Its parts were decoded for authorisation, and must mean the same to the member.
 fn path(api_version: &str, parts: &[&str]) -> String {
     let mut path = format!("/apis/{api_version}");
     for part in parts {
@@ -328,26 +329,26 @@ fn path(api_version: &str, parts: &[&str]) -> String {
 /// Why a member has no part in an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Missing {
-    /// It does not have what is asked for.
+    /// It does not have the requested metric.
     Nothing,
     Trouble(String),
 }
 
 impl Missing {
-    /// Returns whichever is worth telling.
+    /// Returns the error that is more useful to the caller.
     fn or(self, other: Self) -> Self {
         if self == Self::Nothing { other } else { self }
     }
 }
 
-/// Asks all members at once; those that have no answer are left out.
+/// Queries all members at once; those without an answer are left out.
 async fn ask(members: &[Reached], context: &Context, path: &str, query: &str) -> Vec<(String, Value)> {
     let each =
         members.iter().map(|member| async move { (member.cluster.clone(), get(member, path, query).await) });
     told(context, join_all(each).await)
 }
 
-/// Returns the answers, and warns the caller of those that are missing.
+/// Returns the answers, and warns the caller about missing ones.
 fn told(context: &Context, answers: Vec<(String, Result<Value, Missing>)>) -> Vec<(String, Value)> {
     let (mut there, mut troubles) = (Vec::new(), Vec::new());
     for (cluster, answer) in answers {
@@ -409,7 +410,7 @@ mod tests {
 
     type Asked = Arc<Mutex<Vec<String>>>;
 
-    /// A member that answers everything with a code, and what it was asked for.
+    /// A member that answers everything with one code, and the requests that it got.
     fn member(cluster: &str, code: u16) -> (Reached, Asked) {
         saying(cluster, code, json!({"kind": "Status", "code": code, "items": []}))
     }

@@ -1,4 +1,4 @@
-//! `karmada --licenses`: the terms of this program and of everything inside of it.
+//! `karmada --licenses`: the licences of this program and of everything in it.
 //!
 //! `cargo xtask licenses` writes the file; `cargo xtask ci` notices if it is out of date.
 
@@ -9,7 +9,7 @@ const OWN: &str = include_str!("../../../NOTICE");
 const OTHERS: &str = include_str!("../data/licenses.txt");
 
 pub(crate) fn print() -> ExitCode {
-    // A reader that has seen enough, such as `head`, is not a failure.
+    // A reader that stops early, such as `head`, is not a failure.
     let _ = writeln!(std::io::stdout().lock(), "{OWN}\n{OTHERS}");
     ExitCode::SUCCESS
 }

@@ -51,7 +51,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Manages many Kubernetes clusters as one.
 #[derive(Debug, Parser)]
-// Of a flag that is given twice the last one counts, as in Go's programs.
+// If a flag is given twice, the last one counts, as in Go's programs.
 #[command(name = "karmada", version, propagate_version = true, args_override_self = true)]
 struct Arguments {
     /// What to log to stderr: error, warn, info, debug, trace, or a filter such as `apiserver=debug`.
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     let parsed = root.clone().try_get_matches_from(&words);
     let arguments = match parsed.and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)) {
         Ok(arguments) => arguments,
-        // The CLI's commands complain alike under all names, as do those that there are not; the roles in the parser's words.
+        // The CLI's commands, and unknown ones, report errors in the same way under all names; the roles use the parser's words.
         Err(error)
             if error.kind() == clap::error::ErrorKind::InvalidSubcommand
                 || words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) =>
@@ -115,16 +115,16 @@ fn main() -> ExitCode {
         let wanted = "a command is needed; `karmada --help` lists them";
         Arguments::command().error(clap::error::ErrorKind::MissingSubcommand, wanted).exit()
     };
-    // `up` owns the screen: its log is a file in its directory.
+    // `up` controls the screen: its log is a file in its directory.
     let to_stderr = !matches!(command, Command::Up(_));
-    // Commands tell themselves what went wrong; the client's own words would stand beside that.
+    // Commands report their own errors; the client's messages would repeat them.
     let quiet = matches!(command, Command::Cli(_)) && arguments.log == "info";
     let filter = if quiet { "info,kube_client=off" } else { arguments.log.as_str() };
     if to_stderr && let Err(error) = logging(filter, std::io::stderr, Colours::Allowed) {
         eprintln!("error: {error:#}");
         return ExitCode::from(2);
     }
-    // One provider for all of TLS in this process.
+    // One provider for all TLS in this process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(executor) => executor,
@@ -152,7 +152,7 @@ fn main() -> ExitCode {
             }
         }
     });
-    // Tasks that ended in time are gone by now; nobody waits for the others.
+    // Tasks that ended in time are gone by now; the others are not waited for.
     executor.shutdown_timeout(std::time::Duration::from_secs(1));
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -166,8 +166,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns what the words mean under the name that Karmada's own manifests call: with our image they run our agent. Its one command tells
-/// its version.
+/// Returns the arguments for the name that Karmada's own manifests call: with our image they run our agent. Its only command
+/// prints its version.
 fn as_agent(mut words: Vec<OsString>) -> Vec<OsString> {
     if words.get(1).is_none_or(|word| word != "version") {
         words.insert(words.len().min(1), "agent".into());
@@ -180,14 +180,14 @@ fn command() -> clap::Command {
     cli::renamed(Arguments::command(), "karmada")
 }
 
-/// Whether what is logged may be coloured, if the environment does not say otherwise.
+/// Whether log output may be coloured, if the environment does not say otherwise.
 enum Colours {
     Allowed,
     Never,
 }
 
-/// Returns what is logged. Never among it: what the client library says of answers that it cannot read. It says the whole answer, which may
-/// be as large as a member likes and hold anybody's secrets.
+/// Returns the log filter. It always excludes the client library's messages about unreadable answers: they contain the whole
+/// answer, which may be as large as a member likes and contain any secrets.
 fn log_filter(wanted: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
     let filter = tracing_subscriber::EnvFilter::try_new(wanted)
         .map_err(|error| anyhow::anyhow!("--log {wanted:?} is no log filter: {error}"))?;

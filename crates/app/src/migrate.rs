@@ -1,11 +1,11 @@
-//! `karmada migrate`: the way over from a running Karmada, and the way back.
+//! `karmada migrate`: from a running Karmada to ours, and back.
 //!
-//! In: the kubeconfig of a control plane, and a target: a data directory (or etcd) of ours, or the kubeconfig of another control plane.
-//! Out: a report of what would be written, to the target and to members; then the copy, if nothing stands in its way.
+//! In: the kubeconfig of a control plane, and a target: a data directory (or etcd) of ours, or the kubeconfig of another control
+//! plane. Out: a report of what would be written to the target and to members; then the copy, if nothing prevents it.
 //!
-//! Copies of objects in members name the uid of their template. Ours is filled by a server without listeners and controllers inside of
-//! this process, which keeps uids (`takeover::adopt`); members then see nothing new. Another control plane keeps the uids of what it has
-//! already, and gives new ones to what is new there; the report tells what follows from that.
+//! Copies of objects in members contain the uid of their template. Our store is filled by a server without listeners and
+//! controllers inside this process, which keeps uids (`takeover::adopt`); members then see no change. Another control plane keeps
+//! the uids of its existing objects, and assigns new ones to new objects; the report lists the consequences.
 
 pub(crate) mod marker;
 
@@ -95,9 +95,9 @@ enum Output {
     Json,
 }
 
-/// What is filled.
+/// The target.
 enum Target {
-    /// A server of ours without controllers, in this process; nothing else uses its store.
+    /// A server of ours without controllers, in this process; no other process uses its store.
     Ours(Box<Plane>),
     Other,
 }
@@ -114,7 +114,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot read the control plane at {source_url}"))?;
     let etcd = arguments.etcd.clone().options(arguments.store)?;
-    // Goes when the report is done.
+    // It is dropped when the report is done.
     let mut scratch = None;
     let (target, target_client, target_name) = match &arguments.to {
         Some(kubeconfig) => {
@@ -130,7 +130,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 None => format!("data directory {}", arguments.data_dir.display()),
             };
             let plane = if arguments.dry_run {
-                // A server writes to its store, if only what it needs itself: a report has one of its own.
+                // A server always writes to its store, if only its own objects, so a report uses a separate store.
                 scratch = Scratch::of(&arguments.data_dir, etcd).await?;
                 let copy = scratch.as_ref().map(|copy| copy.dir().to_owned());
                 open(copy, None).await?
@@ -155,7 +155,7 @@ async fn open(data_dir: Option<PathBuf>, etcd: Option<store::EtcdOptions>) -> an
     let server = apiserver::Options {
         data_dir,
         etcd,
-        // Owners come before what they own, but nobody should depend on it.
+        // Owners are written before the objects that they own, but nothing should depend on that order.
         collect_garbage: false,
         ..apiserver::Options::default()
     };
@@ -234,13 +234,14 @@ async fn go(
     Ok(())
 }
 
-/// Returns whether a server is of our program, as its version tells. Behind any other the original's controllers may act.
+/// Returns whether a server runs our program, according to its version. Behind any other server, the original's controllers may
+/// act.
 async fn is_ours(client: &Client) -> anyhow::Result<bool> {
     let version = client.apiserver_version().await.context("the target does not answer")?;
     Ok(version.git_version.ends_with("+karmada-rs"))
 }
 
-/// Refuses what must not happen unasked.
+/// Refuses what must not happen without a flag.
 fn obstacles(
     arguments: &Arguments,
     plan: &Plan,
@@ -278,7 +279,7 @@ fn obstacles(
     Ok(())
 }
 
-/// Refuses a control plane whose controllers act: what they write while it is copied would be lost, or be there twice.
+/// Refuses a control plane whose controllers act: their writes during the copy would be lost or duplicated.
 async fn nobody_acts(client: &Client, side: &str) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), marker::NAMESPACE);
     let leases = leases.list(&ListParams::default()).await;

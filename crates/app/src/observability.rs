@@ -1,6 +1,6 @@
-//! What operators ask a process that is not an API server: `/metrics`, and whether it lives.
+//! Metrics and health of a process that is not an API server.
 //!
-//! Plain HTTP without credentials, as upstream's components have it; hence off unless an address is given.
+//! Plain HTTP without credentials, as in upstream's components; therefore off unless an address is given.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
-/// What an address is asked for.
+/// What an address serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topic {
     Metrics,
     Health,
 }
 
-/// Reads an address as Go writes it: `:8080` is this port on all interfaces, `0` is none.
+/// Parses an address as Go writes it: `:8080` is this port on all interfaces, `0` is none.
 pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     if text == "0" || text.is_empty() {
         return Ok(None);
@@ -31,7 +31,7 @@ pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
         .map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080, :8080 or 0"))
 }
 
-/// Serves the topics until told to stop; two of them may share an address.
+/// Serves the topics until it is stopped; two of them may share an address.
 pub(crate) async fn serve(
     wanted: &[(Topic, Option<SocketAddr>)],
     stop: &CancellationToken,
@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     let mut listeners: Vec<(SocketAddr, Vec<Topic>)> = Vec::new();
     for (topic, address) in wanted {
         let Some(address) = address else { continue };
-        // Port 0 is another port each time.
+        // Port 0 is a different port each time.
         match listeners.iter_mut().find(|(known, _)| known == address && address.port() != 0) {
             Some((_, topics)) => topics.push(*topic),
             None => listeners.push((*address, vec![*topic])),
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// What one address is asked for.
+/// The topics of one address.
 struct Topics(Vec<Topic>);
 
 impl Host for Topics {

@@ -1,10 +1,12 @@
-//! What packages hold beside the binary: man pages of `karmada` and of `karmadactl`, and completions of both for bash, zsh and fish.
+//! Files that packages contain beside the binary: man pages of `karmada` and of `karmadactl`, and completions of both for bash,
+//! zsh and fish.
 //!
-//! Compiled for tests only, since the program itself has no use for it; `cargo xtask dist` runs the test that is ignored otherwise.
+//! Compiled only for tests, since the program itself does not use it; `cargo xtask dist` runs the test, which is ignored
+//! otherwise.
 
 use std::path::Path;
 
-/// Tells where to write; `cargo xtask dist` sets it.
+/// The folder to write to; `cargo xtask dist` sets it.
 const FOLDER: &str = "KARMADA_RS_DIST";
 
 /// Both names of the program, with their commands.
@@ -30,10 +32,10 @@ fn write(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes the page of a command, and those of the commands below it.
+/// Writes the page of a command, and those of its subcommands.
 fn page(command: &clap::Command, name: &str, folder: &Path) -> std::io::Result<()> {
     let mut text = Vec::new();
-    // The whole path is the title: `karmadactl-token-create`. A default that is nothing, and that a switch is true or false, need no words.
+    // The whole path is the title: `karmadactl-token-create`. Empty defaults and the values of switches are not mentioned.
     let titled = command.clone().name(name.to_owned()).mut_args(|argument| {
         let nothing = argument.get_default_values().iter().all(|value| value.is_empty());
         let switch = argument.get_possible_values().iter().any(|value| value.get_name() == "true");

@@ -1,8 +1,8 @@
-//! Which servers share this one's store: each shows by a Lease that it is there, as kube-apiservers do.
+//! Which servers share this one's store: each announces itself with a Lease, as kube-apiservers do.
 //!
-//! In: who this server is. Out: its own Lease, renewed while it runs and deleted when it ends in order, and the names of all servers,
-//! told to the [`Tunnels`] so that agents open one to each. A server is there as long as its Lease changes, by this server's clock:
-//! clocks of different machines are never compared. Leases of servers that are long gone are deleted.
+//! In: the identity of this server. Out: its own Lease, renewed while it runs and deleted when it shuts down, and the names of
+//! all servers, which [`Tunnels`] gets so that agents open one to each. A server counts as running while its Lease changes, by
+//! this server's clock: clocks of different machines are never compared. Leases of servers that are long gone are deleted.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -20,20 +20,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tunnel::Tunnels;
 
-/// Where kube-apiservers have theirs, what these begin with, and how they are found.
+/// The namespace of kube-apiservers' Leases, their prefix, and their label.
 const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "apiserver-";
 const LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
 const MANAGER: &str = "karmada-server";
 
-/// How often a server says that it is there, and looks for others.
+/// How often a server renews its Lease, and looks for others.
 const RENEWED: Duration = Duration::from_secs(5);
-/// A server whose Lease has not changed for so long is not there.
+/// A server whose Lease has not changed for this long does not count.
 const LASTS: Duration = Duration::from_secs(20);
-/// A Lease that has not changed for so long is deleted: a server that comes back makes a new one.
+/// A Lease that has not changed for this long is deleted: a server that comes back creates a new one.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// Says that this server is there, and finds the others, until the returned supervisor is stopped.
+/// Announces this server, and finds the others, until the returned supervisor is stopped.
 pub(crate) fn start(client: &Client, own: &str, tunnels: &Tunnels) -> Supervisor {
     let supervisor = Supervisor::default();
     let stop = supervisor.token().clone();
@@ -63,7 +63,7 @@ impl Peers {
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some("no answer in time".to_owned()),
             };
-            // The store's own checks say more; this is said once.
+            // The store's own checks give the details; this is logged once.
             if let Some(error) = failure.as_deref().filter(|_| well) {
                 tracing::warn!(error, "this server cannot show the others that it is there");
             }
@@ -85,7 +85,7 @@ impl Peers {
         format!("{PREFIX}{}", self.own)
     }
 
-    /// Writes the own Lease.
+    /// Writes this server's Lease.
     async fn announce(&self) -> kube::Result<()> {
         let name = self.name();
         let lease = json!({
@@ -102,7 +102,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Reads all Leases, from this server's memory: it need not be the newest.
+    /// Reads all Leases, from this server's memory, which need not be the newest state.
     async fn look(&self, seen: &mut Seen) -> kube::Result<()> {
         let all = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1)).match_any();
         let leases = self.leases.list(&all).await?.items;
@@ -112,7 +112,7 @@ impl Peers {
             let parameters = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
             match self.leases.delete(&lease.name_any(), &parameters).await {
                 Ok(_) => tracing::info!(lease = lease.name_any(), "a server that is long gone is forgotten"),
-                // Somebody was faster, or it has come back.
+                // Another server was faster, or that server has come back.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => return Err(error),
             }
@@ -126,7 +126,7 @@ impl Peers {
 struct Seen(BTreeMap<String, (Option<String>, Instant)>);
 
 impl Seen {
-    /// Remembers what there is; returns what can be deleted.
+    /// Records the existing Leases. Returns those that can be deleted.
     fn note<'a>(&mut self, leases: &'a [Lease], now: Instant) -> Vec<&'a Lease> {
         let servers: BTreeMap<String, &Lease> = leases
             .iter()
@@ -146,7 +146,7 @@ impl Seen {
         old
     }
 
-    /// Returns the servers that are there.
+    /// Returns the running servers.
     fn there(&self, now: Instant) -> BTreeSet<String> {
         let is_there = |since: Instant| now.saturating_duration_since(since) <= LASTS;
         self.0.iter().filter(|(_, (_, since))| is_there(*since)).map(|(server, _)| server.clone()).collect()
@@ -170,7 +170,7 @@ mod tests {
         let both = [lease("apiserver-a", 1), lease("apiserver-b", 2), lease("somebody", 3)];
         assert!(seen.note(&both, start).is_empty());
         assert_eq!(there(&seen, start), "a b");
-        // Only b goes on.
+        // Only b continues.
         let later = start + LASTS + RENEWED;
         let mut now = [lease("apiserver-a", 1), lease("apiserver-b", 7)];
         assert!(seen.note(&now, later).is_empty());
@@ -183,7 +183,7 @@ mod tests {
         now[0] = lease("apiserver-a", 9);
         assert!(seen.note(&now, long_after).is_empty());
         assert_eq!(there(&seen, long_after), "a b");
-        // One that has ended in order is gone at once.
+        // A server that shut down is gone at once.
         assert!(seen.note(&now[..1], long_after).is_empty());
         assert_eq!(there(&seen, long_after), "a");
     }

@@ -1,6 +1,6 @@
 //! A control plane in this process: API server, admission, controllers. `server` and `up` start it alike.
 //!
-//! In: what differs between control planes ([`Setup`]). Out: a [`Plane`] that answers and works, until it is stopped.
+//! In: the differences between control planes ([`Setup`]). Out: a running [`Plane`], until it is stopped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use tunnel::Tunnels;
 use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::fleet::Doors;
+use crate::fleet::Endpoints;
 use crate::{etcd, extension, fleet_metrics, peers, plugin, roles, tunnels};
 
-/// How a control plane is set up.
+/// The configuration of a control plane.
 pub(crate) struct Setup {
-    /// Addresses, files and limits; what makes the server Karmada's is filled in here.
+    /// Addresses, files and limits; the options that make the server Karmada's are filled in here.
     pub(crate) server: apiserver::Options,
     pub(crate) rules: admission::Settings,
     pub(crate) chosen: Chosen,
@@ -36,7 +36,7 @@ pub(crate) struct Setup {
     pub(crate) oldest_tls: OldestTls,
 }
 
-/// How much memory the copies of members' objects may take if nothing else is said.
+/// The default of how much memory the copies of members' objects may take.
 pub(crate) const SEARCH_CACHE: usize = 2 << 30;
 
 /// A running control plane.
@@ -44,7 +44,7 @@ pub(crate) struct Plane {
     pub(crate) url: String,
     /// The administrator's kubeconfig; empty without a data directory.
     pub(crate) kubeconfig: PathBuf,
-    /// May do everything and needs no socket.
+    /// A client that may do everything and needs no socket.
     pub(crate) client: Client,
     handle: Handle,
     running: Running,
@@ -52,12 +52,12 @@ pub(crate) struct Plane {
     followers: Supervisor,
     /// Writes the events of tunnels.
     news: Supervisor,
-    /// Finds the other servers on the same store, if there can be any.
+    /// Finds the other servers on the same store, if there may be any.
     peers: Option<Supervisor>,
 }
 
 impl Plane {
-    /// Starts a control plane; returns once it answers and its controllers run.
+    /// Starts a control plane; returns when it answers and its controllers run.
     pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
         let environment = Arc::new(Environment::default());
         let diagnoses = Diagnoses::default();
@@ -68,7 +68,7 @@ impl Plane {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
         };
-        // Who shares its store with others needs a name of its own.
+        // A server that shares its store with others needs a distinct name.
         let shared = setup.server.data_dir.as_deref().filter(|_| setup.server.etcd.is_some());
         let server = shared.map(etcd::server_id).transpose()?;
         if let Some(own) = &server {
@@ -88,11 +88,11 @@ impl Plane {
             extension: Some(Arc::new(extension::Karmada::new(
                 diagnoses.clone(),
                 tasks.clone(),
-                Doors::new(fleet.clone()),
+                Endpoints::new(fleet.clone()),
                 tunnels.clone(),
                 setup.oldest_tls,
             ))),
-            // What these two of the original installation ask for is done by the plug-in.
+            // The plug-in covers these two webhooks of the original installation.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server
         };
@@ -111,7 +111,7 @@ impl Plane {
             let user = apiserver::auth::User::system("system:karmada-controllers");
             apiserver::local::client_on(&handle.server, user, Terms { durability, ownership: false })
         };
-        // What controllers say can be made again need not wait for the disk; everything else does.
+        // Writes that controllers mark as repeatable need not wait for the disk; all others do.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
         let followers = Supervisor::default();
         let find_way = crate::fleet::find_way(&client, &tunnels);
@@ -121,12 +121,12 @@ impl Plane {
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news, peers })
     }
 
-    /// Returns the server itself, for what no client may do.
+    /// Returns the server itself, for operations that no client may perform.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.handle.server
     }
 
-    /// Waits until the control plane cannot go on, and returns why.
+    /// Waits until the control plane cannot continue, and returns why.
     pub(crate) async fn failure(&self) -> anyhow::Error {
         anyhow::anyhow!("{}; a restart reads the store from the disk", self.handle.failure().await)
     }

@@ -2,8 +2,8 @@
 //!
 //! An object of a kind that no controller acts on yet is accepted with a warning (`controllers::table`).
 //!
-//! The rules are in `admission`; this shell wraps their refusals in the words a client would see if they came from
-//! Karmada's webhook server behind kube-apiserver.
+//! The rules are in `admission`. This shell puts their refusals into the words that a client would see from Karmada's webhook
+//! server behind kube-apiserver.
 
 #[cfg(test)]
 mod charges;
@@ -29,7 +29,7 @@ pub(crate) struct Karmada {
 }
 
 impl Karmada {
-    /// Returns the plug-in. What its rules look up they find once `environment` is connected.
+    /// Returns the plug-in. Its rules can read other objects once `environment` is connected.
     pub(crate) fn new(settings: Settings, environment: Arc<Environment>) -> Self {
         Self { settings, environment }
     }
@@ -41,7 +41,7 @@ impl Admit for Karmada {
     }
 
     fn handles(&self, operation: Write, kind: &Kind, subresource: &str) -> bool {
-        // A status never comes here.
+        // Statuses are never passed to it.
         let (group, name) = (&kind.gvk.group, &kind.gvk.kind);
         subresource.is_empty()
             && (HOOKS.iter().any(|hook| hook.sees(operation_of(operation), group, name))
@@ -68,7 +68,7 @@ impl Admit for Karmada {
         })
     }
 
-    /// Bindings are counted by the quotas of their namespace.
+    /// Bindings count towards the quotas of their namespace.
     fn accompanies(&self, _: Write, kind: &Kind, subresource: &str) -> bool {
         subresource.is_empty()
             && self.settings.features.enabled(FEDERATED_QUOTA_ENFORCEMENT)

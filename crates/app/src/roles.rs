@@ -1,7 +1,7 @@
-//! Roles that a control plane of Karmada has from the start, beside those of Kubernetes, and what newcomers are told.
+//! Roles that a control plane of Karmada has from the start, besides those of Kubernetes, and the ConfigMap for joining clusters.
 //!
-//! In: a client that may do everything, and where the control plane is. Out: what is missing of the roles exists, and
-//! `kube-public/cluster-info` is true. What an administrator has changed of the roles stays as it is.
+//! In: a client that may do everything, and the address of the control plane. Out: missing roles are created, and
+//! `kube-public/cluster-info` is correct. An administrator's changes to the roles are kept.
 
 use admission::agents::{AGENTS, BOOTSTRAP_GROUP, GENERATOR};
 use anyhow::Context as _;
@@ -14,15 +14,15 @@ use kube::{Client, Error};
 use runtime::writer::Stored;
 use serde_json::{Value, json};
 
-/// The administrator is allowed everything by his group; a member, though, has to be told his name as well before it
-/// believes the cluster proxy.
+/// The administrator's group may do everything. A member, however, must also know the user name before it accepts it through the
+/// cluster proxy.
 const PROXY_ADMIN: &str = "cluster-proxy-admin";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const PUBLIC: &str = "kube-public";
 const CLUSTER_INFO: &str = "cluster-info";
 const INFO_READER: &str = "system:karmada:bootstrap-signer-clusterinfo";
 
-/// Creates the roles that are missing, and tells newcomers where the control plane is.
+/// Creates the missing roles, and publishes the address of the control plane.
 pub(crate) async fn ensure(client: &Client, url: &str, authority: &str) -> anyhow::Result<()> {
     let (roles, bindings) = (cluster_roles(), cluster_role_bindings());
     let mut writes: Vec<futures::future::BoxFuture<'_, Result<(), Error>>> = Vec::new();
@@ -39,8 +39,8 @@ pub(crate) async fn ensure(client: &Client, url: &str, authority: &str) -> anyho
     Ok(())
 }
 
-/// Upstream's roles: who may use the cluster proxy, and who may register a cluster. The last ones reach no further than
-/// `admission::agents` says.
+/// Upstream's roles: who may use the cluster proxy, and who may register a cluster. The latter are limited by
+/// `admission::agents`.
 fn cluster_roles() -> Vec<Value> {
     let requests = |right: &str| {
         json!([{ "apiGroups": ["certificates.k8s.io"], "resources": [format!("certificatesigningrequests/{right}")],
@@ -118,7 +118,7 @@ async fn create<K: Stored>(client: &Client, namespace: &str, object: Value) -> R
     }
 }
 
-/// Has `cluster-info` say where the control plane is and who signed its certificate.
+/// Writes the address of the control plane and the authority of its certificate into `cluster-info`.
 async fn tell(client: &Client, url: &str, authority: &str) -> Result<(), Error> {
     let encoded = base64::engine::general_purpose::STANDARD.encode(authority);
     let kubeconfig = format!(

@@ -116,7 +116,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     live(plane, signals).await
 }
 
-/// Waits for a signal, or for a failure after which the control plane cannot go on, and ends it.
+/// Waits for a signal, or for a failure after which the control plane cannot continue, and ends it.
 async fn live(plane: Plane, mut signals: Signals) -> anyhow::Result<()> {
     let outcome = tokio::select! {
         signal = signals.next() => {
@@ -129,12 +129,12 @@ async fn live(plane: Plane, mut signals: Signals) -> anyhow::Result<()> {
     outcome
 }
 
-/// Reads a list of feature gates, as upstream's components do.
+/// Parses a list of feature gates, like upstream's components.
 pub(crate) fn features(text: &str) -> Result<api::features::Features, String> {
     api::features::Features::parse(text).map_err(|error| error.to_string())
 }
 
-/// Puts a backup into the store that the server is about to open.
+/// Restores a backup into the store that the server is about to open.
 pub(crate) async fn restore(from: &Path, dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<()> {
     let place = etcd.as_ref().map_or_else(
         || dir.display().to_string(),

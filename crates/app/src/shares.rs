@@ -1,7 +1,7 @@
-//! How much of something that costs others a lot one caller may have under way at once.
+//! Limits how many expensive requests one caller may have in progress.
 //!
-//! The API server bounds requests, bytes and time of each user. A request here may stand for one to every member, which nobody
-//! counts there. Administrators have no bound, as everywhere.
+//! The API server limits requests, bytes and time of each user. A request here may cause one request to every member, which the
+//! API server does not count. Administrators have no limit, as everywhere.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use apiserver::auth::User;
 use apiserver::auth::user::MASTERS;
 use parking_lot::Mutex;
 
-/// Counts what each caller has under way.
+/// Counts the requests of each caller.
 pub(crate) struct Shares {
     each: usize,
     taken: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// What a caller has taken, given back when dropped.
+/// A caller's place; it is free again when this is dropped.
 pub(crate) struct Share {
     user: String,
     taken: Arc<Mutex<HashMap<String, usize>>>,
@@ -28,10 +28,10 @@ impl Shares {
         Self { each, taken: Arc::default() }
     }
 
-    /// Takes one; nothing is counted for administrators.
+    /// Takes a place; administrators are not counted.
     ///
     /// # Errors
-    /// If the caller has all it may have; it is told to come back.
+    /// If the caller already has the maximum; the answer is 429.
     pub(crate) fn take(&self, user: &User) -> Result<Option<Share>, Status> {
         if user.in_group(MASTERS) {
             return Ok(None);

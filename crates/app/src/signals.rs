@@ -9,7 +9,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Listens from here on. To be called before anything is started, so that a signal during the start is not lost.
+    /// Listens from here on. Must be called before anything is started, so that a signal during the start is not lost.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
@@ -17,7 +17,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal and returns how it is called.
+    /// Waits for the next signal and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -25,15 +25,15 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal, then for the end of what runs, unless another signal comes first.
+    /// Waits for a signal, then until the work has ended, unless another signal arrives first.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
-        // Not inside of the macro, which evaluates nothing when nobody listens to it.
+        // Not inside the macro, which does not evaluate its arguments without a listener.
         let signal = self.next().await;
         tracing::info!("stopping: {signal}");
         self.end(stop).await;
     }
 
-    /// Waits for the end of what runs, unless a signal comes first.
+    /// Waits until the work has ended, unless a signal arrives first.
     pub(crate) async fn end(&mut self, stop: impl Future<Output = ()>) {
         tokio::select! {
             () = stop => tracing::info!("stopped"),

@@ -222,7 +222,7 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a file of troubles by member.
+/// Reads a file with trouble for each member.
 fn read(file: &Path) -> anyhow::Result<Vec<(String, Trouble)>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let members: BTreeMap<String, Troubles> = apimachinery::yaml::from_str(&text)

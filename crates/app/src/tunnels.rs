@@ -1,9 +1,9 @@
-//! `clusters/<name>/tunnel`: where the agent of a cluster in pull mode opens the way into its member.
+//! `clusters/<name>/tunnel`: where the agent of a cluster in pull mode opens the tunnel into its member.
 //!
-//! In: a request that the server has authorised, which wishes to switch to [`tunnel::PROTOCOL`]. Out: a connection that is
-//! handed to [`Tunnels`]. Only the agent of the cluster itself gets a tunnel, whatever roles say: whoever holds the tunnel is
-//! the member to all who use the cluster proxy. The right is asked for again while the tunnel is open. Where several servers share
-//! a store, an agent that has a tunnel to this one is told so, and looks for the others.
+//! In: an authorised request to switch to [`tunnel::PROTOCOL`]. Out: a connection that is passed to [`Tunnels`]. Only the agent
+//! of the cluster itself gets a tunnel, whatever roles say: for all users of the cluster proxy, the holder of the tunnel is the
+//! member. The right is checked again while the tunnel is open. If several servers share a store, an agent that already has a
+//! tunnel to this one gets an error, and looks for the others.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -25,7 +25,7 @@ use runtime::events::{Events, Subject as _};
 use serde_json::Value;
 use tunnel::{News, PROTOCOL, Tunnels};
 
-/// Who writes the events.
+/// The reporting component in the events.
 const COMPONENT: &str = "tunnel";
 const OPENED: &str = "TunnelOpened";
 const CLOSED: &str = "TunnelClosed";
@@ -96,12 +96,12 @@ fn uid(object: &Value) -> &str {
     object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or("")
 }
 
-/// The agent that has a tunnel open.
+/// The agent of an open tunnel.
 struct Holder {
     server: Arc<Server>,
     info: RequestInfo,
     user: Arc<User>,
-    /// A cluster of the same name that was registered later is another one.
+    /// A cluster that was registered later under the same name is a different one.
     uid: String,
 }
 
@@ -112,7 +112,7 @@ impl Holder {
     }
 }
 
-/// Has events of the Clusters tell when tunnels come and go, until the returned supervisor is stopped.
+/// Writes events of the Clusters when tunnels open and close, until the returned supervisor is stopped.
 pub(crate) fn tell(tunnels: &Tunnels, server: &Arc<Server>, client: &Client) -> Supervisor {
     let supervisor = Supervisor::default();
     let events = Events::new(client.clone(), &supervisor);

@@ -1,10 +1,10 @@
-//! Upstream's flags that ours does not need: they are accepted, so that its manifests work, and they are not shown.
+//! Upstream's flags that ours does not need: they are accepted, so that its manifests work, but not shown.
 //!
-//! What changes a result is not here: a flag that asks for something we do not do is refused as unknown.
+//! Flags that change a result are not here: a flag for something that we do not support is refused as unknown.
 
 use clap::Args;
 
-/// What every component of upstream takes: logging and profiling.
+/// Flags of every upstream component: logging and profiling.
 #[derive(Debug, Args)]
 pub(crate) struct Everywhere {
     #[command(flatten)]
@@ -19,7 +19,7 @@ pub(crate) struct Everywhere {
     kube_api_burst: String,
 }
 
-/// The flags of Go's loggers. What is logged here is chosen with `--log`.
+/// The flags of Go's loggers. `--log` configures logging here.
 #[derive(Debug, Args)]
 struct Logging {
     #[arg(long, short = 'v', hide = true, default_value = "0")]
@@ -62,7 +62,7 @@ struct Logging {
     one_output: String,
 }
 
-/// What upstream's controllers take besides: how many of them work at once, and how often.
+/// Additional flags of upstream's controllers: how many workers there are, and how often they run.
 #[derive(Debug, Args)]
 pub(crate) struct Controllers {
     #[arg(long, hide = true, default_value = "40")]
@@ -87,7 +87,7 @@ pub(crate) struct Controllers {
     rate_limiter_bucket_size: String,
 }
 
-/// What only upstream's controller manager takes.
+/// Flags of upstream's controller manager only.
 #[derive(Debug, Args)]
 pub(crate) struct Manager {
     #[arg(long, hide = true, default_value = "5")]

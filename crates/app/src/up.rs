@@ -1,7 +1,7 @@
-//! `karmada up`: a control plane, three simulated members and a sample application in one process, for the first five
-//! minutes and for rehearsals.
+//! `karmada up`: a control plane, three simulated members and a sample application in one process, for the first five minutes and
+//! for rehearsals.
 //!
-//! Everything lies in one directory, and the next start goes on from there. The user's own kubeconfig is neither read nor
+//! Everything is in one directory, and the next start continues from there. The user's own kubeconfig is neither read nor
 //! written; real members are read from the files that `--members` names.
 
 mod agents;
@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     controllers: Selection,
 }
 
-/// What `--failover` stands for: the flags that a server needs for it, and thresholds for a rehearsal.
+/// The settings of `--failover`: the flags that a server needs for it, and thresholds for a rehearsal.
 const FAILOVER: [&str; 6] = [
     "--feature-gates=Failover=true,StatefulFailoverInjection=true",
     "--enable-no-execute-taint-eviction",
@@ -78,9 +78,9 @@ const FAILOVER: [&str; 6] = [
     "--cluster-monitor-period=2s",
 ];
 
-/// How long a start waits for members or pods before it goes on without them: real clusters may be slow or away.
+/// How long a start waits for members or pods before it continues without them: real clusters may be slow or away.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the table is drawn at most: faster than anyone reads, slow enough not to flicker.
+/// The minimum time between two drawings of the table: faster than people read, slow enough not to flicker.
 const FRAME: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(arguments: Arguments, log: &str) -> anyhow::Result<()> {
@@ -109,7 +109,7 @@ pub(crate) async fn run(arguments: Arguments, log: &str) -> anyhow::Result<()> {
     outcome
 }
 
-/// Starts everything and shows it until the end of days.
+/// Starts everything and shows it until it is stopped.
 async fn live(
     arguments: &Arguments,
     asked: Option<Members>,
@@ -132,7 +132,7 @@ async fn live(
         }
     };
     let (plane, members) = tokio::join!(start_plane(arguments), start_members);
-    // Whatever did start is stopped in order, also if the other did not.
+    // Whatever did start is shut down in order, even if the other part did not.
     let plane = plane.map(|plane| running.plane.insert(plane));
     let members = members.inspect(|members| running.fleet = members.fleet.clone());
     let (plane, members) = (plane?, members?);
@@ -167,7 +167,7 @@ async fn live(
         memory.sample = true;
         directory.remember(&memory)?;
     }
-    // It may have been deleted since an earlier start. Asked and not looked up in the picture, which learns of a new one a
+    // It may have been deleted since an earlier start. This asks the server rather than the picture, which gets new objects a
     // moment later.
     if memory.sample && sample::exists(&plane.client).await? {
         complete &= until(&mut pictures, screen, Picture::sample_is_ready).await?;
@@ -191,8 +191,8 @@ async fn live(
     }
 }
 
-/// Reads the real members that are asked for, before anything is created, emptied or remembered: what cannot be used leaves
-/// everything as it was.
+/// Reads the requested real members before anything is created, deleted or recorded: an unusable kubeconfig leaves everything
+/// unchanged.
 fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
     if arguments.members.is_empty() {
         return Ok(None);
@@ -205,7 +205,7 @@ fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
     Members::real(&paths).map(Some)
 }
 
-/// Decides what to start, from what is asked for and what was there before.
+/// Decides what to start, from the flags and the recorded state.
 fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -> anyhow::Result<Memory> {
     let asked: Vec<PathBuf> = asked.map(Members::kubeconfigs).unwrap_or_default();
     let Some(mut memory) = directory.recall()? else {
@@ -263,7 +263,7 @@ async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
     })
 }
 
-/// Shows pictures until one is as wanted. Returns false if that takes too long.
+/// Shows pictures until one satisfies the condition. Returns false if that takes too long.
 async fn until(
     pictures: &mut watch::Receiver<Picture>,
     screen: &mut Screen,
@@ -284,7 +284,7 @@ async fn until(
     }
 }
 
-/// What to try next.
+/// The commands to try next.
 fn farewell(data_dir: &Path, members: &Members, sample: bool, first: &str) -> Vec<String> {
     let Command { program, data_dir: at } = Command::new(data_dir);
     let kubeconfig = quote(&data_dir.join("karmada.kubeconfig"));
@@ -344,7 +344,7 @@ fn farewell(data_dir: &Path, members: &Members, sample: bool, first: &str) -> Ve
     lines
 }
 
-/// How the user calls us, to be copied.
+/// The command line of this program, for copying.
 struct Command {
     program: String,
     /// ` --data-dir DIR`.
@@ -359,7 +359,7 @@ impl Command {
     }
 }
 
-/// Quotes a path for a shell, if it needs to be.
+/// Quotes a path for a shell, if necessary.
 fn quote(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
@@ -370,10 +370,10 @@ fn quote(path: &Path) -> String {
     }
 }
 
-/// What has to be stopped.
+/// Everything that must be stopped.
 #[derive(Default)]
 struct Running {
-    /// Processes of their own; they end with this one.
+    /// Separate processes; they end with this one.
     agents: Vec<agents::Agent>,
     plane: Option<Plane>,
     fleet: Option<sim::Fleet>,
@@ -394,7 +394,7 @@ impl Running {
     }
 }
 
-/// The screen belongs to the picture; what is logged goes into a file of this run.
+/// The screen shows the picture; the log goes into a file of this run.
 fn write_log(directory: &Directory, filter: &str) -> anyhow::Result<()> {
     directory.write(LOG, b"")?;
     let path = directory.path.join(LOG);

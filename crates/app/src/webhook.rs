@@ -159,7 +159,7 @@ fn probe_address(text: &str) -> anyhow::Result<Option<SocketAddr>> {
 mod tests {
     use super::*;
 
-    /// Posts over TLS, with a certificate or without; returns the answer's first line.
+    /// Posts over TLS, with or without a certificate; returns the first line of the answer.
     async fn post(to: SocketAddr, path: &str, shown: Option<(rcgen::Certificate, rcgen::KeyPair)>) -> String {
         use rustls::pki_types::{PrivateKeyDer, ServerName};
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -181,7 +181,7 @@ mod tests {
         );
         stream.write_all(head.as_bytes()).await.expect("sent");
         let mut answer = Vec::new();
-        // A server that ends the connection without a farewell has answered all the same.
+        // A server that closes the connection abruptly may still have answered.
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
     }

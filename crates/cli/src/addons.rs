@@ -1,7 +1,7 @@
-//! `addons`: upstream's further components. Here they are parts of the control plane, so none is installed beside it.
+//! `addons`: upstream's additional components. Here they are parts of the control plane, so nothing is installed beside it.
 //!
-//! The descheduler is off unless it is asked for: enabling and disabling it changes the arguments of the control plane that `init`
-//! installed, which then starts again. What serves an API of its own is there or not, and the control plane is asked.
+//! The descheduler is off by default. Enabling or disabling it changes the arguments of the control plane that `init` installed,
+//! which then restarts. For components with an API, the control plane is asked whether it serves that API.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub struct Disable {
 /// How an addon is part of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// A controller that runs if it is named.
+    /// A controller that runs if `--controllers` names it.
     Controller(&'static str),
     /// A group of the API.
     Group(&'static str),
@@ -128,7 +128,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
                             "{name} cannot be enabled: this version of the control plane does not serve {group}"
                         )
                     }
-                    // Whoever says all means what can be had without more words.
+                    // `all` means all addons that need no further arguments.
                     Part::Program if change.names.iter().any(|name| name == "all") => {
                         output::warn(&format!("warning: {name} is left out: {PROGRAM}"));
                     }
@@ -197,7 +197,7 @@ async fn status(place: &Place, part: Part) -> anyhow::Result<&'static str> {
                 karmada_context: place.karmada_context.clone(),
                 ..crate::server::Connection::default()
             };
-            // Without its kubeconfig, nothing is known about the control plane.
+            // Without the kubeconfig of the control plane, its state is unknown.
             if !std::path::Path::new(&place.karmada_kubeconfig).exists() {
                 return Ok("unknown");
             }
@@ -211,12 +211,12 @@ async fn status(place: &Place, part: Part) -> anyhow::Result<&'static str> {
     }
 }
 
-/// Returns whether an argument of the control plane has it run a controller.
+/// Returns whether an argument of the control plane enables a controller.
 fn names(argument: &str, controller: &str) -> bool {
     argument.strip_prefix("--controllers=").is_some_and(|list| list.split(',').any(|each| each == controller))
 }
 
-/// The arguments with or without a controller; None if nothing changes.
+/// Returns the arguments with or without a controller; `None` if nothing changes.
 fn switched(arguments: &[String], controller: &str, on: bool) -> Option<Vec<String>> {
     let runs = arguments.iter().any(|argument| names(argument, controller));
     if runs == on {
@@ -234,7 +234,7 @@ fn switched(arguments: &[String], controller: &str, on: bool) -> Option<Vec<Stri
         if on {
             list.push(controller);
         }
-        // The star alone is what holds without the argument.
+        // A lone star is the default, so the argument is not needed.
         if list != ["*"] {
             changed.push(format!("--controllers={}", list.join(",")));
         }
@@ -262,7 +262,7 @@ async fn switch(place: &Place, name: &str, controller: &str, on: bool) -> anyhow
         output::line(&format!("{name} is already {state}"));
         return Ok(());
     };
-    // What somebody else has changed meanwhile is not undone.
+    // Concurrent changes by others are not undone.
     let patch = json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": set["metadata"]["resourceVersion"]},
         {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": changed},

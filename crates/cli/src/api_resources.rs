@@ -79,7 +79,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The preferred version of every type that fits, in order.
+/// The preferred version of every matching type, in order.
 fn chosen<'a>(arguments: &Arguments, all: &'a [Resource]) -> Vec<&'a Resource> {
     let mut chosen: Vec<&Resource> = Vec::new();
     for resource in all {

@@ -1,9 +1,9 @@
-//! `apply`: makes the control plane have what files say, and on request propagates it to members.
+//! `apply`: gives the control plane the objects in files, and on request propagates them to members.
 //!
-//! In: manifests. Out: objects created, configured or unchanged. A field that the last apply set and the file no longer
-//! has is removed: the annotation `last-applied-configuration` remembers, as for kubectl. What to merge, the server
-//! decides: the patch holds the whole configuration, with removals; nothing is unchanged but an object whose version
-//! stays.
+//! In: manifests. Out: objects created, configured or unchanged. A field that the last apply set and that is no longer in the
+//! file is removed: the annotation `last-applied-configuration` records the fields, as for kubectl. The server decides what to
+//! merge: the patch contains the whole configuration, with removals. An object counts as unchanged only if its version stays the
+//! same.
 
 use std::cell::RefCell;
 
@@ -148,7 +148,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             });
         }
     }
-    // What failed to be applied must not be mistaken for what is gone from the files.
+    // Objects that could not be applied must not be mistaken for ones that are gone from the files.
     if arguments.removal.prune && failures.is_empty() {
         let seen = work.seen.take();
         arguments.removal.prune(&plane, arguments.selector.as_deref(), dry_run, &seen).await?;
@@ -156,7 +156,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Failures::check(failures)
 }
 
-/// `nowhere does not exist`, with the hint behind it.
+/// `nowhere does not exist`, followed by the hint.
 fn absent(names: &str) -> String {
     match names.split_once(';') {
         Some((name, hint)) => format!("{name} does not exist;{hint}"),
@@ -164,10 +164,10 @@ fn absent(names: &str) -> String {
     }
 }
 
-/// Who owns what is applied by the server, unless told otherwise.
+/// The default manager of fields that the server applies.
 const SERVER_SIDE: &str = "kubectl";
 
-/// What helps against conflicts, in kubectl's words.
+/// The hint for conflicts, in kubectl's words.
 const CONFLICTS: &str = "Please review the fields above--they currently have other managers. Here
 are the ways you can resolve this warning:
 * If you intend to manage all of these fields, please re-run the apply
@@ -185,12 +185,12 @@ struct Work<'a> {
     plane: &'a Plane,
     dry_run: DryRun,
     validation: &'static str,
-    /// What was applied.
+    /// The result of applying an object.
     seen: RefCell<Vec<Seen>>,
 }
 
 impl Work<'_> {
-    /// Applies an object, and right after it the policy that propagates it.
+    /// Applies an object, and then the policy that propagates it.
     async fn with_policy(
         &self,
         object: Value,
@@ -276,7 +276,7 @@ impl Work<'_> {
         if !part.is_empty() || self.dry_run != DryRun::None {
             return Ok(live);
         }
-        // What an apply of clients set belongs to them; from now on it belongs to this one.
+        // The fields of a client-side apply belong to its manager; from now on they belong to this one.
         let manager = self.arguments.field_manager.as_deref().unwrap_or(SERVER_SIDE);
         if manager == SERVER_SIDE {
             ownership::keep_annotation(self.server(), &path, &live).await?;
@@ -359,7 +359,7 @@ impl Work<'_> {
 }
 
 impl Work<'_> {
-    /// Deletes an object that cannot be changed, and makes it anew.
+    /// Deletes an object that cannot be changed, and creates it again.
     async fn replace(
         &self,
         resource: &Resource,
@@ -375,7 +375,7 @@ impl Work<'_> {
     }
 }
 
-/// The object without what every write touches.
+/// Returns the object without the fields that every write changes.
 fn without_version(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -386,12 +386,12 @@ fn without_version(object: &Value) -> Value {
     object
 }
 
-/// Returns whether an object can be had only by making it anew.
+/// Returns whether an object can only be replaced by creating it again.
 fn replaceable(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| matches!(refusal.reason(), "Invalid" | "Conflict"))
 }
 
-/// Returns a field that the file changes, and that somebody else changed to something else since the last apply.
+/// Returns a field that the file changes, and that another client has changed to a different value since the last apply.
 fn conflict(last: &Value, live: &Value, now: &Value) -> Option<String> {
     match (last, now) {
         (Value::Object(last), Value::Object(now)) => now.iter().find_map(|(key, value)| {
@@ -405,7 +405,7 @@ fn conflict(last: &Value, live: &Value, now: &Value) -> Option<String> {
     }
 }
 
-/// Has the server merge a configuration into the live object; returns what comes of it.
+/// Lets the server merge a configuration into the live object; returns the result.
 pub(crate) async fn merged(
     server: &Server,
     resource: &Resource,
@@ -419,7 +419,7 @@ pub(crate) async fn merged(
     let path = format!("{path}?{query}");
     let strategic = with_removals(&last, object, true, "", &resource.kind);
     match server.patch(&path, "application/strategic-merge-patch+json", &strategic).await {
-        // Types from definitions know merge patches only.
+        // Types from definitions support only merge patches.
         Err(error) if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 415) => {
             let merge = with_removals(&last, object, false, "", &resource.kind);
             server.patch(&path, "application/merge-patch+json", &merge).await
@@ -428,7 +428,7 @@ pub(crate) async fn merged(
     }
 }
 
-/// Returns the object with the annotation that tells the next apply what this one set.
+/// Returns the object with the annotation that tells the next apply which fields this one set.
 pub(crate) fn remembered(mut object: Value) -> Value {
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
         annotations.remove(LAST_APPLIED);
@@ -441,7 +441,7 @@ pub(crate) fn remembered(mut object: Value) -> Value {
     object
 }
 
-/// Returns the configuration as a patch: with nulls for what the last one had and this one has not.
+/// Returns the configuration as a patch: with nulls for fields that only the last one had.
 fn with_removals(last: &Value, now: &Value, strategic: bool, field: &str, kind: &str) -> Value {
     match (last, now) {
         (Value::Object(last), Value::Object(now)) => {
@@ -477,13 +477,13 @@ fn with_removals(last: &Value, now: &Value, strategic: bool, field: &str, kind: 
     }
 }
 
-/// The field by which the items of a list are told apart, if they have it.
+/// The field that distinguishes the items of a list, if they all have it.
 fn merge_key(field: &str, item: Option<&Value>, kind: &str) -> Option<&'static str> {
     let item = item?;
     key_of(field, kind).filter(|key| item.get(key).is_some())
 }
 
-/// The field by which the items of a list are told apart, for the lists of native types that merge.
+/// The field that distinguishes the items of a list, for lists of native types that are merged.
 pub(crate) fn key_of(field: &str, kind: &str) -> Option<&'static str> {
     Some(match field {
         "containers"
@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_last_apply_had_is_removed() {
+    fn fields_that_only_the_last_apply_had_are_removed() {
         let last = json!({"spec": {"a": 1, "b": {"c": 1, "d": 2}, "containers": [
             {"name": "x", "image": "1", "args": ["y"]}, {"name": "gone"}]}, "list": [1, 2]});
         let now = json!({"spec": {"b": {"c": 1}, "containers": [{"name": "x", "image": "2"}]}, "list": [2]});
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_changed_is_a_conflict() {
+    fn a_field_that_two_have_changed_is_a_conflict() {
         let (last, live) = (json!({"a": {"b": 1, "c": 1}}), json!({"a": {"b": 2, "c": 1}}));
         assert_eq!(conflict(&last, &live, &json!({"a": {"b": 3}})).as_deref(), Some("a.b"));
         for peaceful in

@@ -1,4 +1,4 @@
-//! `attach`: the terminal of what already runs in a container of a member.
+//! `attach`: the terminal of a running process in a member's container.
 
 use anyhow::bail;
 use clap::Args;

@@ -1,6 +1,6 @@
-//! Certificates on request: a key made here, a signing request in the control plane, and the certificate that comes back.
+//! Certificates on request: a local key, a signing request in the control plane, and the issued certificate.
 //!
-//! `register` asks with a bootstrap token, a running agent in its own name when its certificate comes to its end.
+//! `register` uses a bootstrap token; a running agent uses its own name when its certificate is about to expire.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 use x509_parser::pem::Pem;
 
-/// Signs certificates with which clients show themselves to the API server.
+/// The signer of certificates with which clients authenticate to the API server.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -26,13 +26,13 @@ pub struct Pair {
     pub key: String,
 }
 
-/// What a certificate is asked for.
+/// The parameters of a request.
 pub struct Wanted<'a> {
     /// Name of the signing request.
     pub request: String,
-    /// Whose certificate it is.
+    /// The subject of the certificate.
     pub common_name: &'a str,
-    /// How long it is to last; the signer may say less.
+    /// The requested duration; the signer may shorten it.
     pub lifetime: Duration,
     /// How long to wait for it.
     pub patience: Duration,
@@ -45,7 +45,7 @@ pub fn suffix() -> String {
     (0..5).map(|_| char::from(LETTERS[source.random_range(0..LETTERS.len())])).collect()
 }
 
-/// Asks for a certificate of an agent and waits until it is there.
+/// Requests a certificate for an agent and waits until it is issued.
 pub async fn ask(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Pair> {
     let name = &wanted.request;
     let key = KeyPair::generate().context("cannot make a key")?;
@@ -102,7 +102,7 @@ pub async fn ask(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Pair> {
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 
-/// From when until when a certificate is valid.
+/// The period in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     pub from: Timestamp,
@@ -110,7 +110,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Reads the certificates of a PEM file: the time in which all of them are valid.
+    /// Reads the certificates of a PEM file: the period in which all of them are valid.
     pub fn of(pem: &[u8]) -> anyhow::Result<Self> {
         let mut all: Option<Self> = None;
         for block in Pem::iter_from_buffer(pem) {
@@ -127,14 +127,14 @@ impl Validity {
         all.context("there is no certificate")
     }
 
-    /// Returns which part of its time is left: 1 at its beginning, 0 and less when it is over.
+    /// Returns the part of its time that is left: 1 at the beginning, 0 or less when it has expired.
     pub fn left(&self, now: Timestamp) -> f64 {
         let seconds = |from: Timestamp, until: Timestamp| until.duration_since(from).as_secs_f64();
         let total = seconds(self.from, self.until);
         if total <= 0.0 { 0.0 } else { seconds(now, self.until) / total }
     }
 
-    /// Returns how long it is valid altogether.
+    /// Returns its total duration.
     pub fn lifetime(&self) -> Duration {
         Duration::try_from(self.until.duration_since(self.from)).unwrap_or_default()
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_certificate_is_told() {
+    fn a_file_without_a_certificate_is_an_error() {
         assert_eq!(Validity::of(b"").unwrap_err().to_string(), "there is no certificate");
         assert!(Validity::of(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
     }

@@ -1,4 +1,4 @@
-//! Clients of the control plane and of members, from kubeconfig files, as kubectl finds them.
+//! Clients of the control plane and of members, from kubeconfig files that are found as kubectl finds them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,11 +45,11 @@ impl ControlArguments {
 
 /// Reads a kubeconfig file, or what kubectl would read without one.
 pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
-    // The variable may name several files; those who read it know.
+    // The variable may name several files; the reader handles that.
     let file = file.filter(|file| std::env::var_os("KUBECONFIG").as_deref() != Some(file.as_os_str()));
     let kubeconfig = match file {
         Some(file) => Kubeconfig::read_from(file).map_err(|error| {
-            // What lies between says the same twice.
+            // The errors in between repeat the same message.
             let error = anyhow::Error::from(error);
             if !file.exists() {
                 return anyhow!("stat {}: no such file or directory", file.display());
@@ -58,7 +58,7 @@ pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Resul
         })?,
         None => match Kubeconfig::read() {
             Ok(kubeconfig) => kubeconfig,
-            // Inside a pod, its own account will do.
+            // Inside a pod, its own account is used.
             Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
                 return Config::incluster().context("cannot use the account of this pod");
             }
@@ -75,21 +75,21 @@ pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Resul
         .with_context(|| format!("cannot use context {:?} of the kubeconfig", context.unwrap_or("<current>")))
 }
 
-/// Where a kubeconfig is looked for if none is named.
+/// Where a kubeconfig is searched if none is named.
 fn usual() -> String {
     let named = std::env::var("KUBECONFIG").ok().filter(|paths| !paths.is_empty());
     let home = || Some(format!("{}/.kube/config", std::env::var("HOME").ok()?));
     named.or_else(home).map(|path| format!(" {path}")).unwrap_or_default()
 }
 
-/// What helps whoever has no kubeconfig: `up` and `server` leave one where they run.
+/// The hint for users without a kubeconfig: `up` and `server` write one to their directory.
 fn where_else() -> String {
     const HERE: &str = "karmada-data/karmada.kubeconfig";
     let hint = if Path::new(HERE).exists() { HERE } else { "FILE" };
     format!("hint: name one with --kubeconfig {hint}, or with KUBECONFIG")
 }
 
-/// Says what a kubeconfig lacks for the context to be of use.
+/// Returns what is missing in a kubeconfig for the context to be usable.
 fn check_context(kubeconfig: &Kubeconfig, asked: Option<&str>) -> anyhow::Result<()> {
     let current = kubeconfig.current_context.as_deref().filter(|name| !name.is_empty());
     let Some(name) = asked.filter(|name| !name.is_empty()).or(current) else {
@@ -115,12 +115,12 @@ fn check_context(kubeconfig: &Kubeconfig, asked: Option<&str>) -> anyhow::Result
     Ok(())
 }
 
-/// Checks a duration on the command line, in Go's words; what it means is read later.
+/// Checks a duration on the command line, in Go's words; its value is parsed later.
 pub(crate) fn duration_text(text: &str) -> Result<String, String> {
     apimachinery::duration::nanos(text).map(|_| text.to_owned())
 }
 
-/// Reads a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`. It is never so long that the clock could not show its end.
+/// Parses a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`. It is limited so that the clock can represent its end.
 pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
     apimachinery::duration::parse(text).map_err(|why| anyhow!("{why}; write it like 30s, 5m or 1h30m"))
 }

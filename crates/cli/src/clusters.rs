@@ -1,7 +1,7 @@
-//! Which members are meant: names, globs, and label selectors of `Cluster` objects.
+//! The selection of members: names, globs, and label selectors of `Cluster` objects.
 //!
-//! In: what stands behind `-C`. Out: names, in the order of the words, each once. `eu-*,zone=a,tier!=dev` means the clusters
-//! whose name begins with `eu-`, and those that fit both labels: requirements side by side count together, as in `-l`.
+//! In: the value of `-C`. Out: names, in the order of the words, without repetitions. `eu-*,zone=a,tier!=dev` means the clusters
+//! whose name begins with `eu-`, and those that have both labels: adjacent requirements must all hold, as in `-l`.
 
 use anyhow::{anyhow, bail};
 use apimachinery::selector::label::Selector;
@@ -69,17 +69,17 @@ impl Plane {
         Ok(known.collect())
     }
 
-    /// Returns the members that the words name; none at all means every member.
+    /// Returns the members that the words name; no words mean every member.
     pub(crate) async fn select(&self, words: &[String]) -> anyhow::Result<Vec<String>> {
         match self.known().await {
             Ok(known) => choose(&known, words),
-            // Whoever may enter clusters, but not look at the list, can still name them.
+            // A caller who may access clusters but not list them can still name them.
             Err(error) if failure::is_forbidden(&error) => plain_names(words).ok_or(error),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the one member that a word means, which has to exist.
+    /// Returns the one member that a word means, which must exist.
     pub(crate) async fn member(&self, word: &str) -> anyhow::Result<Server> {
         if let [Pattern::Name(name)] = &patterns(word)[..]
             && !is_glob(name)
@@ -87,7 +87,7 @@ impl Plane {
             return match self.server.get(&format!("{PATH}/{}", segment(name))).await {
                 Ok(_) => Ok(self.known_member(name)),
                 Err(error) if failure::is_not_found(&error) => Err(self.with_hint(error, name).await),
-                // Whether the caller may enter, the cluster's own proxy says.
+                // The cluster's proxy decides whether the caller has access.
                 Err(error) if failure::is_forbidden(&error) => Ok(self.known_member(name)),
                 Err(error) => Err(error),
             };
@@ -130,7 +130,7 @@ impl Plane {
         }
     }
 
-    /// Returns the servers of a command that works in several places.
+    /// Returns the servers for a command that works in several places.
     pub(crate) async fn places(&self, places: &Places) -> anyhow::Result<Vec<Server>> {
         let words = &places.members.clusters;
         let default = if words.is_empty() { "karmada" } else { "members" };
@@ -148,7 +148,7 @@ impl Plane {
     }
 }
 
-/// How a line about an object in several places begins; nothing for the control plane.
+/// The prefix of a line about an object in several places; empty for the control plane.
 pub(crate) fn place_prefix(server: &Server) -> String {
     if server.name == CONTROL_PLANE { String::new() } else { format!("{}: ", server.name) }
 }
@@ -186,7 +186,7 @@ fn choose(known: &[Known], words: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(chosen)
 }
 
-/// Takes a word apart at commas outside of parentheses; neighbouring requirements are one selector.
+/// Splits a word at commas outside of parentheses; adjacent requirements form one selector.
 fn patterns(word: &str) -> Vec<Pattern> {
     let mut patterns: Vec<Pattern> = Vec::new();
     for part in crate::print::columns::split(word) {
@@ -202,7 +202,7 @@ fn patterns(word: &str) -> Vec<Pattern> {
     patterns
 }
 
-/// Returns the names, if the words are nothing but names.
+/// Returns the names, if the words are only names.
 fn plain_names(words: &[String]) -> Option<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for pattern in words.iter().flat_map(|word| patterns(word)) {
@@ -222,7 +222,7 @@ fn is_glob(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 
-/// Returns whether a name fits a pattern in which `*` stands for any text and `?` for any character.
+/// Returns whether a name matches a pattern in which `*` stands for any text and `?` for any character.
 fn glob(pattern: &str, name: &str) -> bool {
     fn fits(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.first(), name.first()) {

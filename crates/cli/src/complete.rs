@@ -1,8 +1,8 @@
-//! `__complete`: what may stand at the end of a line that somebody is typing.
+//! `__complete`: the possible words at the end of a command line.
 //!
-//! In: the words so far, the last one unfinished. Out: a word per line, with its meaning behind a tab; a line that begins
-//! with a colon tells the shell something: `:files` to complete files, `:open` that the word goes on. Names come from the
-//! server that the flags so far mean; whatever goes wrong, there are only fewer words.
+//! In: the words so far, the last one unfinished. Out: a word per line, with its meaning after a tab. A line that begins with a
+//! colon is an instruction for the shell: `:files` to complete files, `:open` if the word continues. Names come from the server
+//! that the flags select. An error only leads to fewer words.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::output;
 use crate::select::list;
 use crate::server::{Connection, Plane, Server, segment};
 
-/// Nobody waits longer for a completion.
+/// The time limit of a completion.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The program's commands and flags.
 static ROOT: OnceLock<clap::Command> = OnceLock::new();
 
-/// Remembers the program's commands and flags; the first ones count.
+/// Stores the program's commands and flags; only the first call counts.
 pub(crate) fn remember(root: &clap::Command) {
     let _ = ROOT.set(root.clone());
 }
@@ -48,7 +48,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let current = words.pop().unwrap_or_default();
     let typed = Typed::new(root, &words);
     let found = tokio::time::timeout(PATIENCE, typed.candidates(&current)).await.unwrap_or_default();
-    // Bash replaces only what stands behind the last of its word breaks.
+    // Bash replaces only the part after the last of its word breaks.
     let cut = match arguments.line {
         Some(_) => current.rfind(['=', ':']).map_or(0, |at| at + 1),
         None => 0,
@@ -63,7 +63,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a line apart as a shell does; the last word may be empty.
+/// Splits a line like a shell; the last word may be empty.
 fn split(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -87,16 +87,16 @@ fn split(line: &str) -> Vec<String> {
 
 type Candidate = (String, String);
 
-/// The finished words, understood as far as they can be.
+/// The complete words, parsed as far as possible.
 struct Typed<'a> {
     command: &'a clap::Command,
     path: Vec<String>,
     positionals: Vec<String>,
-    /// The flag whose value comes next.
+    /// The flag whose value is next.
     open: Option<&'a clap::Arg>,
     /// Flags with their values, by long name.
     flags: Vec<(String, String)>,
-    /// Behind `--`, words belong to another program.
+    /// After `--`, words belong to another program.
     foreign: bool,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Typed<'a> {
         found
     }
 
-    /// What a flag takes.
+    /// The value that a flag takes.
     async fn values(&self, name: &str, flag: &clap::Arg, current: &str, before: &str) -> Vec<Candidate> {
         let put = |words: Vec<String>| {
             words.into_iter().map(|word| (format!("{before}{word}"), String::new())).collect()
@@ -188,7 +188,7 @@ impl<'a> Typed<'a> {
             "operation-scope" => fixed(&["karmada", "members", "all"]),
             "cluster" | "clusters" => {
                 let names = self.clusters().await;
-                // A list goes on behind its commas.
+                // A list continues after its commas.
                 let done = current.rfind(',').map_or("", |at| &current[..=at]);
                 put(names.into_iter().map(|name| format!("{done}{name}")).collect())
             }
@@ -212,7 +212,7 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// What stands without a flag.
+    /// Words without a flag.
     async fn names(&self, current: &str) -> Vec<Candidate> {
         let words = |names: Vec<String>| -> Vec<Candidate> {
             names.into_iter().map(|name| (name, String::new())).collect()
@@ -271,7 +271,7 @@ impl<'a> Typed<'a> {
         Some(plane)
     }
 
-    /// The server that the flags mean: of several members, the first.
+    /// The server that the flags select: of several members, the first.
     async fn server(&self) -> Option<(Plane, Server)> {
         let plane = self.plane().await?;
         let named = self.flag("cluster").or_else(|| self.flag("clusters"));
@@ -342,7 +342,7 @@ impl<'a> Typed<'a> {
         names
     }
 
-    /// A type, or a name of the type that was typed; `TYPE/` goes on with names.
+    /// A type, or a name of the type that was typed; `TYPE/` is continued with names.
     async fn resources(&self, current: &str) -> Vec<Candidate> {
         let (type_, before) = match (current.split_once('/'), self.positionals.first()) {
             (Some((type_, _)), _) => (type_, format!("{type_}/")),
@@ -354,7 +354,7 @@ impl<'a> Typed<'a> {
         let type_ = type_.rsplit(',').next().unwrap_or(type_);
         let Ok(resource) = discovery.resolve(type_) else { return Vec::new() };
         let names = names_of(&server, &resource.collection(Some(&plane.namespace))).await;
-        // What was named already is not offered again.
+        // Names that are already on the line are not offered again.
         let fresh = names.into_iter().filter(|name| !self.positionals.contains(name));
         fresh.map(|name| (format!("{before}{name}"), String::new())).collect()
     }
@@ -403,7 +403,7 @@ fn find<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
     })
 }
 
-/// A flag before its command: the first command that knows it decides.
+/// For a flag before its command, the first command that has it decides.
 fn search<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
     find(command, word).or_else(|| command.get_subcommands().find_map(|each| search(each, word)))
 }

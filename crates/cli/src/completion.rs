@@ -1,7 +1,7 @@
-//! `completion`: scripts that let a shell complete what is typed.
+//! `completion`: scripts for the completion of commands in a shell.
 //!
-//! The scripts are short: they hand the words over to the hidden command `__complete` of the program itself, which knows its
-//! commands and flags and asks the server for names. Whatever is called by another name completes under that name.
+//! The scripts are short: they pass the words to the program's hidden command `__complete`, which knows its commands and flags
+//! and asks the server for names. A program with another name completes under that name.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `cordon` and `uncordon`: keeps new workloads away from a member, and lets them in again.
+//! `cordon` and `uncordon`: keep new workloads away from a member, or allow them again.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ async fn change(what: What, closed: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the taints as they should be, or nothing if they are.
+/// Returns the new taints; `None` if nothing changes.
 fn taints(taints: &Value, closed: bool) -> Option<Value> {
     let ours = |taint: &Value| taint["key"] == TAINT && taint["effect"] == "NoSchedule";
     let mut list = taints.as_array().cloned().unwrap_or_default();

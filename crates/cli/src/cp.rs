@@ -1,7 +1,7 @@
-//! `cp`: files from and to containers of members, by `tar` on the other side.
+//! `cp`: copies files from and to containers of members, by `tar` on the other side.
 //!
-//! What comes from a container is not trusted: nothing is written outside of the place that was named, and links that lead
-//! out of it are left out.
+//! Data from a container is not trusted: nothing is written outside of the given place, and links that lead out of it are left
+//! out.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -44,7 +44,7 @@ pub struct Arguments {
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
 struct End {
-    /// Namespace and pod; nothing is here.
+    /// Namespace and pod; `None` if the file is local.
     pod: Option<(Option<String>, String)>,
     path: String,
 }
@@ -110,7 +110,7 @@ impl Place {
         Ok(Self { server, namespace, pod: pods::name(&pod).to_owned(), container })
     }
 
-    /// Runs a program there; returns whether it was content.
+    /// Runs a program there; returns whether it succeeded.
     async fn run(
         &self,
         command: &[&str],
@@ -148,7 +148,7 @@ async fn upload(there: &Place, from: &Path, to: &str, preserve: bool) -> anyhow:
         bail!("{} doesn't exist in local filesystem", from.display());
     }
     let name = from.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // Into a folder that is there, under the file's own name; otherwise under the name that was given.
+    // Into an existing folder, under the file's own name; otherwise under the given name.
     let into_folder = to.ends_with('/') || there.run(&["test", "-d", to], None, |_| Ok(())).await?;
     let to = to.trim_end_matches('/');
     let (folder, name) = if into_folder {
@@ -173,7 +173,7 @@ async fn upload(there: &Place, from: &Path, to: &str, preserve: bool) -> anyhow:
     if content { Ok(()) } else { Err(anyhow!("tar in the container could not unpack the files")) }
 }
 
-/// Hands bytes on to whoever sends them.
+/// Passes bytes on to a channel.
 struct Pipe(mpsc::Sender<Vec<u8>>);
 
 impl std::io::Write for Pipe {
@@ -204,7 +204,7 @@ fn pack(from: &Path, name: &str, sender: mpsc::Sender<Vec<u8>>) -> anyhow::Resul
 async fn download(there: &Place, from: &str, to: &Path, preserve: bool) -> anyhow::Result<()> {
     let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<u8>>(64);
     let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or("").to_owned();
-    // Into a folder that is there, under its own name; otherwise under the name that was given.
+    // Into an existing folder, under its own name; otherwise under the given name.
     let target =
         if to.is_dir() && !matches!(name.as_str(), "" | "." | "..") { to.join(&name) } else { to.to_owned() };
     let prefix = PathBuf::from(from);
@@ -212,7 +212,7 @@ async fn download(there: &Place, from: &str, to: &Path, preserve: bool) -> anyho
         let stream = Stream { receiver, rest: Vec::new(), at: 0 };
         unpack(stream, &prefix, &target, preserve)
     });
-    // The thread that writes is another one: whoever waits for it here gets on.
+    // Another thread writes, so waiting for it here cannot deadlock.
     let content = there
         .run(&["tar", "cf", "-", from], None, |bytes| {
             sender.send(bytes.to_vec()).map_err(|_| anyhow!("the files cannot be written"))
@@ -226,7 +226,7 @@ async fn download(there: &Place, from: &str, to: &Path, preserve: bool) -> anyho
     Ok(())
 }
 
-/// Bytes from a channel, as something to read.
+/// A reader for bytes from a channel.
 struct Stream {
     receiver: std::sync::mpsc::Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -248,7 +248,7 @@ impl Read for Stream {
     }
 }
 
-/// Writes an archive; returns how many entries it had.
+/// Writes an archive; returns the number of its entries.
 fn unpack(stream: impl Read, prefix: &Path, target: &Path, preserve: bool) -> anyhow::Result<usize> {
     let mut archive = tar::Archive::new(stream);
     archive.set_preserve_permissions(preserve);
@@ -289,7 +289,7 @@ fn plain(path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 
-/// The path of an entry, if it stays where it belongs.
+/// The path of an entry, if it stays inside the target.
 fn safe(path: &Path) -> Option<PathBuf> {
     let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     inside.then(|| plain(path))
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_and_nothing_else() {
+    fn packed_files_are_unpacked_and_no_others() {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("source");
         std::fs::create_dir_all(source.join("deep")).expect("a folder");

@@ -1,7 +1,7 @@
-//! `create`: makes objects in the control plane, from files or from a few flags.
+//! `create`: creates objects in the control plane, from files or from a few flags.
 //!
-//! In: manifests, or a generator (`create deployment web --image=nginx`). Out: objects; with a dry run, what would be
-//! created. Generators are in the folder beside, by what they are about; each returns the object alone.
+//! In: manifests, or a generator (`create deployment web --image=nginx`). Out: objects; with a dry run, the objects that would be
+//! created. The generators are in the folder `create`, by topic; each only returns the object.
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -132,19 +132,19 @@ impl Name {
     }
 }
 
-/// Says that flags are missing, as the parser upstream does.
+/// Reports missing flags, as upstream's parser does.
 fn required(flags: &[(&str, bool)]) -> anyhow::Result<()> {
     let missing: Vec<String> =
         flags.iter().filter(|(_, given)| !given).map(|(name, _)| format!("\"{name}\"")).collect();
     if missing.is_empty() { Ok(()) } else { bail!("required flag(s) {} not set", missing.join(", ")) }
 }
 
-/// What a generator made.
+/// The result of a generator.
 pub(crate) struct Made {
     object: Value,
     plural: &'static str,
     namespaced: bool,
-    /// How a refusal is introduced; by itself if there is nothing.
+    /// The prefix of a refusal; none if this is empty.
     failed: &'static str,
 }
 
@@ -172,7 +172,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 impl Common {
-    /// Creates what a generator made.
+    /// Creates the object from a generator.
     async fn create(&self, made: Made) -> anyhow::Result<()> {
         let plane = self.place.plane().await?;
         self.create_on(&plane, made).await
@@ -201,7 +201,7 @@ impl Common {
         }
     }
 
-    /// Creates one object, and tells of it.
+    /// Creates one object, and reports it.
     async fn send(
         &self,
         plane: &Plane,
@@ -291,7 +291,7 @@ async fn one(common: &Common, plane: &Plane, asked: &Query, mut object: Value) -
     common.send(plane, resource, &namespace, object).await
 }
 
-/// Sends a file as it is.
+/// Sends a file unchanged.
 async fn raw(arguments: &Arguments) -> anyhow::Result<()> {
     let [file] = &arguments.files.filename[..] else {
         bail!("--raw can only use a single local file or stdin");

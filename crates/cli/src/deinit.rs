@@ -1,5 +1,5 @@
-//! `deinit`: removes the control plane from a host cluster, or the programs that stand beside the host's own API server. What was stored
-//! stays: on a volume, or as objects of Karmada's definitions.
+//! `deinit`: removes the control plane from a host cluster, or the programs beside the host's own API server. The stored data
+//! remains: on a volume, or as objects of Karmada's definitions.
 
 use anyhow::bail;
 use clap::Args;
@@ -33,7 +33,7 @@ pub struct Arguments {
     pub purge_namespace: bool,
 }
 
-/// Collections that are looked through, and how their objects are called.
+/// Collections that are searched, and the names of their objects.
 const KINDS: [(&str, &str, &str); 5] = [
     ("/apis/apps/v1", "deployments", "deployment"),
     ("/apis/apps/v1", "statefulsets", "StatefulSet"),
@@ -42,7 +42,7 @@ const KINDS: [(&str, &str, &str); 5] = [
     ("/api/v1", "serviceaccounts", "ServiceAccount"),
 ];
 
-/// What `init --on-existing` puts outside of the namespace, and calls into it: that ends first.
+/// The objects of `init --on-existing` outside of the namespace, which refer to it: they are removed first.
 const OUTSIDE: [(&str, &str, &str); 7] = [
     (
         "/apis/admissionregistration.k8s.io/v1",
@@ -90,7 +90,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what a collection has under a label.
+/// Removes the objects of a collection that have a label.
 async fn remove(
     host: &Server,
     arguments: &Arguments,
@@ -105,7 +105,7 @@ async fn remove(
         if arguments.dry_run {
             continue;
         }
-        // A list of all namespaces does not say where each is.
+        // A collection over all namespaces has no path for a single object.
         let path = match (text("namespace"), collection.contains("/namespaces/")) {
             ("", _) | (_, true) => format!("{collection}/{}", segment(name)),
             (namespace, false) => {
@@ -113,7 +113,7 @@ async fn remove(
                 format!("{root}/namespaces/{}/{plural}/{}", segment(namespace), segment(name))
             }
         };
-        // This very object; what is there under its name by now is somebody else's.
+        // Exactly this object: an object that has its name by now belongs to someone else.
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
             "preconditions": {"uid": object["metadata"]["uid"]}});
         match host.delete(&path, &options).await {

@@ -86,7 +86,7 @@ pub struct Cascade {
 }
 
 impl Cascade {
-    /// What a request to delete says about it.
+    /// The delete options for a request.
     pub(crate) fn get(&self) -> anyhow::Result<&'static str> {
         Ok(match self.cascade.as_str() {
             "background" | "true" => "Background",
@@ -113,7 +113,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.all && arguments.selector.is_some() {
         bail!("setting 'all' parameter but found a non empty selector.");
     }
-    // A name beside a selector, or beside all there is, may mean the one or the other: nothing is deleted by mistake.
+    // A name together with a selector, or with `--all`, is ambiguous, so nothing is deleted by mistake.
     let chosen = arguments.all || arguments.selector.is_some() || arguments.field_selector.is_some();
     if chosen && (arguments.resources.len() > 1 || arguments.resources.iter().any(|word| word.contains('/')))
     {
@@ -190,7 +190,7 @@ impl Arguments {
             grace = 1;
         }
         if grace == 0 && !self.force {
-            // Immediate deletion is dangerous: the shortest grace is one second unless it is forced.
+            // Immediate deletion is dangerous: the shortest grace period is one second unless it is forced.
             grace = 1;
         }
         if grace < 0 && self.force {
@@ -240,7 +240,7 @@ fn confirmed(items: &[Item]) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y"))
 }
 
-/// Waits until the object, this very one, is gone.
+/// Waits until exactly this object is gone.
 pub(crate) async fn gone(server: &Server, item: &Item, patience: Duration) -> anyhow::Result<()> {
     let uid = &item.object["metadata"]["uid"];
     let waiting = async {

@@ -1,7 +1,7 @@
 //! `describe`: one object in full, with its events.
 //!
-//! Types that kubectl knows are laid out as kubectl does it, each in the folder beside; every other type is told field by
-//! field, in words instead of YAML. Events follow.
+//! Types that kubectl knows have kubectl's layout, each in the folder `describe`. Every other type is described field by field,
+//! in words instead of YAML. Events follow.
 
 use anyhow::bail;
 use clap::Args;
@@ -81,7 +81,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ..Query::default()
     };
     let (mut items, mut failures) = asked.items(&server).await?;
-    // A name that nothing has may be the beginning of names.
+    // If no object has the name, it may be a prefix of names.
     if items.is_empty()
         && let [_, prefix] = &arguments.resources[..]
         && failures.iter().all(failure::is_not_found)

@@ -1,7 +1,7 @@
 //! `diff`: what apply would change, in the control plane or in each member, without changing it.
 //!
-//! In: manifests. Out: the words of `diff -u` (or of `$KUBECTL_EXTERNAL_DIFF`) on what is live and what the server would make
-//! of it; status 1 if anything differs. Of members, it is the file that is compared, not what policies make of it.
+//! In: manifests. Out: the output of `diff -u` (or of `$KUBECTL_EXTERNAL_DIFF`) for the live objects and what the server would
+//! make of them; status 1 if anything differs. For members, the file itself is compared, not what policies make of it.
 
 use std::path::Path;
 
@@ -174,7 +174,7 @@ fn write(path: &Path, object: Option<&Value>, managed_fields: bool) -> anyhow::R
     std::fs::write(path, apimachinery::yaml::write(&object)).context("cannot write what is compared")
 }
 
-/// The values of secrets are nobody's business; whether they differ is.
+/// The values of secrets are not shown, only whether they differ.
 fn hide(object: &mut Value) {
     if object["kind"] != "Secret" {
         return;
@@ -189,7 +189,7 @@ fn hide(object: &mut Value) {
     }
 }
 
-/// Runs the program that compares; returns whether there are differences.
+/// Runs the diff program; returns whether there are differences.
 fn compare(folder: &Path) -> anyhow::Result<bool> {
     let from = std::env::var("KUBECTL_EXTERNAL_DIFF").unwrap_or_default();
     let mut words: Vec<&str> = from.split_whitespace().collect();

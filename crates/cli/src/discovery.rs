@@ -1,7 +1,7 @@
-//! What a server serves, and which of it a word on the command line means.
+//! The types that a server serves, and the type that a word on the command line means.
 //!
-//! In: the aggregated discovery documents, or the older ones of servers that have no others. Out: resource types in the
-//! server's order, which decides between types of the same name.
+//! In: the aggregated discovery documents, or the older ones of servers without these. Out: resource types in the server's order,
+//! which decides between types with the same name.
 
 use anyhow::bail;
 use serde_json::Value;
@@ -35,18 +35,18 @@ impl Resource {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// `deployment.apps`, `pod`: what stands before the slash of a name.
+    /// `deployment.apps`, `pod`: the prefix of names, before the slash.
     pub(crate) fn prefix(&self) -> String {
         let kind = self.kind.to_lowercase();
         if self.group.is_empty() { kind } else { format!("{kind}.{}", self.group) }
     }
 
-    /// Go's text of the type; tables of several types come in its order.
+    /// Go's text of the type; tables of several types are ordered by it.
     pub(crate) fn go_text(&self) -> String {
         format!("{}/{}, Resource={}", self.group, self.version, self.plural)
     }
 
-    /// The path of the collection; without a namespace, all of them.
+    /// The path of the collection; without a namespace, of all objects.
     pub(crate) fn collection(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -64,7 +64,7 @@ impl Resource {
     }
 }
 
-/// Everything that a server serves.
+/// All types of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     /// In the server's order; the preferred version of a group first.
@@ -130,7 +130,7 @@ impl Discovery {
         let mut discovery = Self::default();
         for ((group, version), list) in versions.into_iter().zip(lists) {
             discovery.versions.push(join(&group, &version));
-            // A group whose server is away serves nothing; the others still do.
+            // A group whose server is unavailable has no types; the others do.
             let Ok(list) = list else { continue };
             for resource in each(&list["resources"]) {
                 let plural = text(&resource["name"]);
@@ -166,7 +166,7 @@ impl Discovery {
         };
         let all = || self.resources.iter();
         let found = if rest.is_empty() {
-            // A full name wins over another type's short name.
+            // A full name takes precedence over another type's short name.
             all()
                 .find(|resource| resource.plural == name || resource.singular == name)
                 .or_else(|| all().find(|r| named(r, name)))

@@ -1,8 +1,8 @@
 //! `doctor`: says why something across clusters does not work, and what to do about it.
 //!
-//! Reads only, in the caller's name: what the caller may not see is named and left out. Code map: `gather` asks the control plane
-//! and the members, `probe` tries connections from pods, `report` works out what should be where (pure), `findings` says what is
-//! wrong and what to do (pure), `drawing` shows it.
+//! Only reads, in the caller's name: anything that the caller may not see is named and left out. Code map: `gather` queries the
+//! control plane and the members, `probe` tries connections from pods, `report` computes what should be where (pure), `findings`
+//! says what is wrong and what to do (pure), `drawing` shows it.
 
 mod drawing;
 mod findings;
@@ -83,7 +83,7 @@ async fn service(arguments: Service) -> anyhow::Result<()> {
     if report.is_well() { Ok(()) } else { Err(Ended(1).into()) }
 }
 
-/// Returns the namespace and the name that are meant.
+/// Returns the namespace and the name on the command line.
 fn meant(word: &str, namespace: &str, asked: bool) -> anyhow::Result<(String, String)> {
     let (namespace, name) = match word.split_once('/') {
         None => (namespace, word),

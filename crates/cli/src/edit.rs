@@ -1,7 +1,7 @@
-//! `edit`: an object in the caller's editor, and what was changed back to the control plane.
+//! `edit`: opens objects in the user's editor, and sends the changes to the control plane.
 //!
-//! In: objects of the server, as one file. Out: merge patches that hold the difference alone, so that what others change
-//! meanwhile stays. A file that cannot be used is opened again with the reason on top; what was typed is never lost.
+//! In: objects of the server, as one file. Out: merge patches that contain only the differences, so that concurrent changes of
+//! others are kept. If a file cannot be used, it is opened again with the reason on top; the user's text is never lost.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Lets the caller edit objects before they are created; nothing if nothing came of it.
+/// Lets the user edit objects before they are created; `None` if the edit was cancelled.
 pub(crate) fn before_creating(
     objects: &[Value],
     json: bool,
@@ -179,7 +179,7 @@ async fn save(
     Failures::check(failures)
 }
 
-/// How the file looks.
+/// The text of the file.
 struct Editor {
     json: bool,
     windows: bool,
@@ -199,18 +199,18 @@ impl Editor {
     }
 }
 
-/// What came of one look into the editor.
+/// The result of one session of the editor.
 enum Outcome {
     Edited(Vec<Value>),
     Cancelled(&'static str),
-    /// The file was wrong before, and nothing was changed since.
+    /// The file had an error before, and was not changed since.
     GaveUp,
 }
 
 /// One file, opened until it can be used.
 struct Session {
     file: PathBuf,
-    /// What the file said when it was opened last, without comments.
+    /// The content of the file when it was last opened, without comments.
     before: String,
     complaint: Option<String>,
     _folder: tempfile::TempDir,
@@ -224,7 +224,7 @@ impl Session {
         Ok(Self { file, before: editor.text(objects), complaint: None, _folder: folder })
     }
 
-    /// Opens the editor, as often as what is saved cannot be read.
+    /// Opens the editor again until the saved file can be read.
     fn next(&mut self) -> anyhow::Result<Outcome> {
         loop {
             let mut text = HEAD.to_owned();
@@ -261,7 +261,7 @@ impl Session {
         self.complaint = Some(complaint.to_owned());
     }
 
-    /// Keeps what was typed; returns where.
+    /// Saves the user's text; returns where.
     fn keep(&self) -> anyhow::Result<String> {
         let end = self.file.extension().unwrap_or_default().to_string_lossy().into_owned();
         let (mut file, path) = tempfile::Builder::new()
@@ -280,12 +280,12 @@ fn without_comments(text: &str) -> String {
     text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// Opens a file in the caller's editor, and waits.
+/// Opens a file in the user's editor, and waits.
 fn open(file: &Path) -> anyhow::Result<()> {
     let from = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let editor = from("KUBE_EDITOR").or_else(|| from("EDITOR")).unwrap_or_else(|| "vi".to_owned());
     let shell = from("SHELL").unwrap_or_else(|| "/bin/sh".to_owned());
-    // A shell of its own: editors are called with flags, and with quotes.
+    // Runs in a shell: editors are configured with flags, and with quotes.
     let status = std::process::Command::new(&shell)
         .arg("-c")
         .arg(format!("{editor} \"$0\""))

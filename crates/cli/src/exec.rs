@@ -1,4 +1,4 @@
-//! `exec`: runs a program in a container of a member, and is its terminal if asked.
+//! `exec`: runs a program in a container of a member, and connects the terminal to it if requested.
 
 use anyhow::bail;
 use clap::Args;
@@ -100,7 +100,7 @@ async fn of_file(files: &Files) -> anyhow::Result<String> {
 }
 
 impl Talk {
-    /// Talks to the container until the other side ends it.
+    /// Connects to the container until the other side ends the session.
     pub(crate) async fn start(
         &self,
         server: &Server,
@@ -138,7 +138,7 @@ impl Talk {
             Ok(())
         })
         .await;
-        // What is said from here on goes to a terminal that breaks lines.
+        // From here on, output goes to a terminal in cooked mode.
         drop(raw);
         session::ended(&status?)
     }

@@ -1,7 +1,7 @@
 //! `explain`: the fields of a type, as the server's OpenAPI documents describe them.
 //!
-//! In: `TYPE[.FIELD…]`. Out: kubectl's page: group, kind, version, the field, its description, its fields. References are
-//! followed once on every way down, so that types which contain themselves end.
+//! In: `TYPE[.FIELD…]`. Out: kubectl's page: group, kind, version, the field, its description, its fields. On each path, a
+//! reference is followed only once, so that types which contain themselves end.
 
 use anyhow::{anyhow, bail};
 use clap::Args;
@@ -13,7 +13,7 @@ use crate::failure::Plain;
 use crate::output;
 use crate::server::{Namespaced, Server};
 
-/// Text is broken at this width, behind four spaces.
+/// Text is wrapped at this width, after four spaces.
 const WIDTH: usize = 76;
 
 /// Describe fields and structure of various resources in Karmada control plane or a member cluster.
@@ -56,7 +56,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         [word] => word,
         _ => bail!("We accept only this format: explain RESOURCE"),
     };
-    // Both formats read the same to people; servers have one kind of document.
+    // Both formats look the same to users; servers have one kind of document.
     if !matches!(arguments.output.as_str(), "plaintext" | "plaintext-openapiv2") {
         bail!("unrecognized format: {}", arguments.output);
     }
@@ -78,7 +78,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a word apart into a type and a way into it: the type is the longest beginning that the server knows.
+/// Splits a word into a type and a path of fields: the type is the longest prefix that the server knows.
 async fn find(server: &Server, word: &str, api_version: &str) -> anyhow::Result<(Resource, Vec<String>)> {
     let discovery = server.discovery().await?;
     let (first, rest) = word.split_once('.').unwrap_or((word, ""));
@@ -95,7 +95,7 @@ async fn find(server: &Server, word: &str, api_version: &str) -> anyhow::Result<
             ),
         };
     }
-    // A name with its group and version wins over one with fields.
+    // A name with its group and version takes precedence over one with fields.
     let parts: Vec<&str> = word.split('.').collect();
     for end in (2..=parts.len()).rev() {
         if let Ok(found) = discovery.resolve(&parts[..end].join("."))
@@ -182,7 +182,7 @@ impl<'a> Page<'a> {
         Ok(text)
     }
 
-    /// Follows references, and wrappers of one.
+    /// Follows references, and wrappers of a single reference.
     fn resolve(&self, schema: &'a Value) -> &'a Value {
         match reference(schema) {
             Some(name) => &self.document["components"]["schemas"][name],
@@ -190,7 +190,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// What holds the fields: of lists and maps, their items.
+    /// The schema with the fields: for lists and maps, that of their items.
     fn contents(&self, schema: &'a Value) -> &'a Value {
         let mut schema = self.resolve(schema);
         // Lists of lists are rare, and end soon.
@@ -214,7 +214,7 @@ impl<'a> Page<'a> {
         parts(schema).find_map(|part| self.property(self.resolve(part), name))
     }
 
-    /// Its own description, and that of what a list or map holds.
+    /// Its own description, and that of the items of a list or map.
     fn description(&self, schema: &'a Value) -> String {
         let text = |schema: &Value| schema["description"].as_str().unwrap_or("").to_owned();
         let mut lines = Vec::new();
@@ -235,7 +235,7 @@ impl<'a> Page<'a> {
     fn type_name(&self, schema: &'a Value) -> String {
         if let Some(name) = reference(schema) {
             let target = &self.document["components"]["schemas"][name];
-            // A named type without fields is what it is made of.
+            // A named type without fields is shown as its basic type.
             let kind = target["type"].as_str().unwrap_or("");
             if target["properties"].is_object() || kind.is_empty() || kind == "object" {
                 return name.rsplit('.').next().unwrap_or(name).to_owned();
@@ -254,7 +254,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The fields of a type, in order. `seen` holds the types on the way down.
+    /// The fields of a type, in order. `seen` contains the types on the path.
     fn fields(&self, schema: &'a Value, level: usize, seen: &mut Vec<*const Value>) -> String {
         let schema = self.contents(schema);
         let place: *const Value = schema;
@@ -298,7 +298,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The name behind `$ref`, or behind an `allOf` of one.
+/// The name in `$ref`, or in an `allOf` with one item.
 fn reference(schema: &Value) -> Option<&str> {
     let name = schema["$ref"].as_str().or_else(|| match schema["allOf"].as_array().map(Vec::as_slice) {
         Some([one]) => one["$ref"].as_str(),
@@ -307,7 +307,7 @@ fn reference(schema: &Value) -> Option<&str> {
     name.rsplit('/').next()
 }
 
-/// Several parts that a type is made of.
+/// Several schemas of which a type is composed.
 fn parts(schema: &Value) -> impl Iterator<Item = &Value> {
     ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| schema[key].as_array().into_iter().flatten())
 }
@@ -320,7 +320,7 @@ fn values(schema: &Value) -> Vec<String> {
     schema["enum"].as_array().into_iter().flatten().map(shown).collect()
 }
 
-/// `a, b, c`; of many, the first.
+/// `a, b, c`; of many, only the first ones.
 fn enumerated(values: &[String]) -> String {
     if values.len() > 4 {
         return format!("{}, ....", values[..4].join(", "));
@@ -328,7 +328,7 @@ fn enumerated(values: &[String]) -> String {
     values.join(", ")
 }
 
-/// Breaks text into lines of at most [`WIDTH`] characters and indents them.
+/// Wraps text into lines of at most [`WIDTH`] characters and indents them.
 fn indented(text: &str, spaces: usize) -> String {
     let space = " ".repeat(spaces);
     let mut out = String::new();
@@ -337,7 +337,7 @@ fn indented(text: &str, spaces: usize) -> String {
         let own = line.len() - line.trim_start().len();
         let mut row = line[..own].to_owned();
         let mut fresh = true;
-        // Two blanks in the text stay two blanks, but for those at which a line is broken.
+        // Double blanks in the text are kept, except where a line is broken.
         let mut gap = String::new();
         for word in line[own..].split(' ') {
             if word.is_empty() {

@@ -1,12 +1,12 @@
-//! How errors are told: in kubectl's words, so that people and scripts find what they know.
+//! Formats errors in kubectl's words, so that people and scripts find what they know.
 //!
-//! What a server refused reads `Error from server (Reason): …`; everything else reads `error: …`.
+//! A refusal of a server reads `Error from server (Reason): …`; every other error reads `error: …`.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A server's answer that is no success.
+/// An error from a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) code: u16,
@@ -31,7 +31,7 @@ impl Refusal {
         self.status["reason"].as_str().unwrap_or("")
     }
 
-    /// Says during what it happened, as kubectl does for objects of files.
+    /// Adds the operation that failed, as kubectl does for objects from files.
     pub(crate) fn when(mut self, doing: &str, source: &str) -> anyhow::Error {
         if self.reason() != "Invalid" {
             let source = apimachinery::go::quote(source);
@@ -96,7 +96,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Several failures of one command; the others went well.
+/// Several errors of one command; the rest succeeded.
 #[derive(Debug)]
 pub(crate) struct Failures(pub(crate) Vec<anyhow::Error>);
 
@@ -123,7 +123,7 @@ impl Failures {
     }
 }
 
-/// A command that said all there is to say: it only ends with this status.
+/// The command has already printed everything: it only ends with this status.
 #[derive(Debug)]
 pub(crate) struct Ended(pub(crate) u8);
 
@@ -135,7 +135,7 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Text that stands by itself, without a word before it.
+/// A text that is printed without a prefix.
 #[derive(Debug)]
 pub(crate) struct Plain(pub(crate) String);
 
@@ -147,14 +147,14 @@ impl fmt::Display for Plain {
 
 impl std::error::Error for Plain {}
 
-/// Nobody listens where the server should be.
+/// No server listens at the address.
 pub(crate) fn refused_connection(host: &str) -> anyhow::Error {
     let text =
         format!("The connection to the server {host} was refused - did you specify the right host or port?");
     Plain(text).into()
 }
 
-/// Returns whether nobody listened where a server should be.
+/// Returns whether no server listens at the address.
 pub(crate) fn is_refused_connection(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
@@ -180,7 +180,7 @@ pub fn told(error: &anyhow::Error) -> (String, u8) {
     (format!("error: {}", in_one_line(error)), 1)
 }
 
-/// Adds to a server's refusal what may help.
+/// Adds a hint to a server's refusal.
 pub(crate) fn with_hint(error: anyhow::Error, hint: &str) -> anyhow::Error {
     match error.downcast::<Refusal>() {
         Ok(mut refusal) => {
@@ -191,11 +191,11 @@ pub(crate) fn with_hint(error: anyhow::Error, hint: &str) -> anyhow::Error {
     }
 }
 
-/// Says with which file something went wrong.
+/// Adds the file in which the error occurred.
 pub(crate) fn in_source(error: anyhow::Error, doing: &str, source: &str) -> anyhow::Error {
     let text = format!("{error:#}");
     match text.split_once(": no matches for kind ") {
-        // A type that nobody knows is told with its file.
+        // For an unknown type, the file is named.
         Some((head, rest)) if text.starts_with("resource mapping not found") => {
             anyhow::anyhow!("{head} from {}: no matches for kind {rest}", apimachinery::go::quote(source))
         }
@@ -203,25 +203,26 @@ pub(crate) fn in_source(error: anyhow::Error, doing: &str, source: &str) -> anyh
     }
 }
 
-/// A wrong use of a command: what is wrong, and where to read on.
+/// A usage error, with a pointer to the help.
 pub(crate) fn misused(command: &str, complaint: &str) -> anyhow::Error {
     let program = crate::program::shown();
     anyhow::anyhow!("{complaint}\nSee '{program} {command} -h' for help and examples")
 }
 
-/// Returns whether the server said that there is no such thing.
+/// Returns whether the server said that the object does not exist.
 pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Refusal>()
         .is_some_and(|refusal| refusal.code == 404 && refusal.reason() == "NotFound")
 }
 
-/// Returns whether the server said that the caller may not.
+/// Returns whether the server said that the caller lacks the right.
 pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 403)
 }
 
-/// The error and its causes in one line. Of what a server refused, its own sentence is enough; of a connection that failed, its end.
+/// The error and its causes in one line. For a refusal by a server, its own message is enough; for a failed connection, the last
+/// cause.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut parts = Vec::new();
     for cause in error.chain() {

@@ -1,7 +1,7 @@
 //! `get`: objects of the control plane, of members, or of both, as one table with a column for the cluster.
 //!
-//! In: types, names, selectors, files. Out: the servers' own tables, merged; or objects in another format, one document
-//! per cluster. What one cluster cannot give does not hide the others.
+//! In: types, names, selectors, files. Out: the servers' own tables, merged; or objects in another format, one document per
+//! cluster. A failure in one cluster does not hide the others.
 
 use anyhow::{anyhow, bail};
 use apimachinery::jsonpath::{self, Path};
@@ -122,7 +122,7 @@ impl Arguments {
     }
 }
 
-/// Prints what was asked for.
+/// Prints the requested objects.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let format = Format::read(&arguments.output, arguments.no_headers, &arguments.templates)?;
     arguments.check(&format)?;
@@ -160,7 +160,7 @@ async fn servers(arguments: &Arguments, plane: &Plane) -> anyhow::Result<Vec<Ser
     Ok(servers)
 }
 
-/// What is asked of every server.
+/// The request to every server.
 pub(super) struct Asked {
     words: Words,
     /// Objects in files: apiVersion, kind, namespace, name.
@@ -169,7 +169,7 @@ pub(super) struct Asked {
     all_namespaces: bool,
     labels: Option<String>,
     fields: Option<String>,
-    /// What the words mean in every cluster, if they are Kubernetes' own types: then members need not be asked for theirs.
+    /// The meaning of the words in every cluster, if they are Kubernetes' own types: then the members' discovery is not needed.
     guess: Option<Vec<(Wanted, Option<String>)>>,
 }
 
@@ -196,7 +196,7 @@ impl Asked {
             bail!("name cannot be provided when a selector is specified");
         }
         if words.named() && arguments.all_namespaces {
-            // Upstream finds out when it asks, and says where it did.
+            // Upstream finds this out while it asks, and reports where it happened.
             let place = match arguments.operation_scope.as_str() {
                 "members" => "",
                 _ => "cluster(Karmada): ",
@@ -223,7 +223,7 @@ impl Asked {
         })
     }
 
-    /// What it means on one server, with the namespace of each.
+    /// The objects on one server, each with its namespace.
     async fn on(&self, server: &Server) -> anyhow::Result<Vec<(Wanted, Option<String>)>> {
         let discovery = server.discovery().await.map_err(|error| {
             if server.is_control_plane() {
@@ -249,21 +249,21 @@ impl Asked {
     }
 }
 
-/// Says what the words mean by the control plane's own types, if all clusters have these.
+/// Resolves the words by the control plane's own types, if all clusters have these.
 fn guess(words: &Words, discovery: &Discovery) -> Option<Vec<Wanted>> {
-    // What a category holds may be another thing in each cluster.
+    // The content of a category may differ from cluster to cluster.
     let single =
         |(type_, _): &(String, Option<String>)| discovery.expand(type_).is_ok_and(|found| found.len() == 1);
     let wanted = words.pairs.iter().all(single).then(|| words.resolve(discovery).ok()).flatten()?;
     wanted.iter().all(|wanted| is_native(&wanted.resource.group)).then_some(wanted)
 }
 
-/// Says where something went wrong.
+/// Adds where the error occurred.
 fn in_cluster(server: &Server, error: anyhow::Error) -> anyhow::Error {
     anyhow!("cluster({}): {error:#}", server.name)
 }
 
-/// What one server gave: an answer per type, and what went wrong.
+/// The result of one server: an answer per type, and the errors.
 struct Given {
     answers: Vec<(Resource, bool, Value)>,
     failures: Vec<anyhow::Error>,
@@ -277,7 +277,7 @@ async fn ask(server: &Server, asked: &Asked, accept: &str, whole: bool, ignore_n
         if given.failures.is_empty() {
             return given;
         }
-        // Whatever went wrong: the cluster may have other types, and knows best what is wrong.
+        // Whatever the error is: the cluster may have other types, and gives the best message.
     }
     match asked.on(server).await {
         Ok(wanted) => fetch(server, asked, wanted, accept, whole, ignore_not_found).await,
@@ -451,7 +451,7 @@ fn sort_objects(objects: &mut [Value], path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers by value, quantities by amount, everything else as text; what has none comes first.
+/// Compares numbers by value, quantities by amount, and everything else as text; missing values come first.
 fn order(one: Option<&Value>, other: Option<&Value>) -> std::cmp::Ordering {
     use apimachinery::quantity::Quantity;
     match (one, other) {
@@ -466,7 +466,7 @@ fn order(one: Option<&Value>, other: Option<&Value>) -> std::cmp::Ordering {
     }
 }
 
-/// The text of the column of clusters, and the mark of what the control plane manages.
+/// The text of the cluster column, and the mark for objects that the control plane manages.
 fn adoption(server: &str, object: &Value, watching: bool) -> &'static str {
     if server == CONTROL_PLANE && !watching {
         return "-";

@@ -1,9 +1,9 @@
 //! `init`: installs the control plane into a Kubernetes cluster, or prints what would be installed.
 //!
-//! In: upstream's flags, as far as they mean something for one program with a store of its own. Out: a namespace, an account
-//! without rights, two Services and a StatefulSet in the host cluster, and the administrator's kubeconfig here. Keys are made
-//! by the control plane itself and stay in its volume; the kubeconfig is asked from it once it runs. With `--on-existing` the API server
-//! of the host cluster is the control plane's, and three programs are installed beside it (`existing`).
+//! In: upstream's flags, as far as they make sense for one program with its own store. Out: a namespace, an account without
+//! rights, two Services and a StatefulSet in the host cluster, and the administrator's kubeconfig here. The control plane itself
+//! creates its keys, which stay in its volume; the kubeconfig is requested from it once it runs. With `--on-existing`, the API
+//! server of the host cluster becomes the control plane's, and three programs are installed beside it (`existing`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) use manifests::LABEL;
 
 const NAME: &str = "karmada-apiserver";
 const MANAGER: &str = "karmada-init";
-/// Where the control plane keeps everything, inside of its pod.
+/// The directory inside the pod in which the control plane keeps everything.
 const DATA: &str = "/var/lib/karmada";
 
 /// The host cluster.
@@ -193,7 +193,7 @@ async fn on_existing(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let host = arguments.host.server().await?;
-    // What runs already keeps its certificates.
+    // Running programs keep their certificates.
     let mut known = std::collections::BTreeMap::new();
     for name in [existing::WEBHOOK, existing::AGGREGATED].map(existing::secret_name) {
         let path = format!("/api/v1/namespaces/{}/secrets/{name}", segment(&arguments.host.namespace));
@@ -218,7 +218,7 @@ async fn on_existing(arguments: &Arguments) -> anyhow::Result<()> {
         let path = format!("/apis/apps/v1/namespaces/{}/{plural}/{name}", segment(&arguments.host.namespace));
         becomes_ready(&host, &path, name, &arguments.host.namespace, arguments.patience()).await?;
     }
-    // Nobody calls them before they run.
+    // They must run before the API server calls them.
     apply(&host, &calls).await?;
     let program = crate::program::shown();
     output::line(&format!(
@@ -293,23 +293,23 @@ impl Arguments {
     }
 }
 
-/// Where the control plane's StatefulSet is in the host cluster.
+/// The location of the control plane's StatefulSet in the host cluster.
 pub(crate) fn path(namespace: &str) -> String {
     format!("/apis/apps/v1/namespaces/{}/statefulsets/{NAME}", segment(namespace))
 }
 
-/// The arguments of the control plane that a StatefulSet runs.
+/// The arguments of the control plane in a StatefulSet.
 pub(crate) fn arguments_of(set: &Value) -> Vec<String> {
     let args = set["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
     args.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Waits until the pod serves, and is as the StatefulSet says.
+/// Waits until the pod is ready and up to date with the StatefulSet.
 pub(crate) async fn ready(place: &Host, host: &Server, patience: Duration) -> anyhow::Result<()> {
     becomes_ready(host, &path(&place.namespace), NAME, &place.namespace, patience).await
 }
 
-/// Waits until a pod of a workload serves, and is as the workload says.
+/// Waits until a pod of a workload is ready and up to date with the workload.
 async fn becomes_ready(
     host: &Server,
     path: &str,
@@ -322,7 +322,7 @@ async fn becomes_ready(
         loop {
             let found = host.get(path).await?;
             let status = &found["status"];
-            // A StatefulSet says which revision its pods have, a Deployment how many have the newest.
+            // A StatefulSet names the revision of its pods, a Deployment the number of up-to-date ones.
             let newest = match status.get("updateRevision") {
                 Some(revision) => status["currentRevision"] == *revision,
                 None => status["updatedReplicas"].as_i64().unwrap_or(0) >= 1,
@@ -343,9 +343,9 @@ async fn becomes_ready(
     }
 }
 
-/// Asks the control plane for its administrator's kubeconfig, and puts the address in that clients use.
+/// Requests the administrator's kubeconfig from the control plane, and inserts the address that clients use.
 ///
-/// The program prints the file itself: its image need not hold a shell.
+/// The program prints the file itself, since its image need not contain a shell.
 async fn kubeconfig(arguments: &Arguments, host: &Server) -> anyhow::Result<String> {
     let file = format!("{DATA}/karmada.kubeconfig");
     let command: Vec<String> = [
@@ -391,7 +391,7 @@ async fn kubeconfig(arguments: &Arguments, host: &Server) -> anyhow::Result<Stri
     Ok(readdressed(config, &address, arguments.port))
 }
 
-/// The address of a node of the control plane's kind, or of any.
+/// The address of a control plane node of the host cluster, or of any node.
 async fn node_address(host: &Server) -> anyhow::Result<String> {
     for labels in ["node-role.kubernetes.io/master", "node-role.kubernetes.io/control-plane", ""] {
         let nodes = crate::select::list(host, "/api/v1/nodes", Some(labels), None).await?;
@@ -403,7 +403,7 @@ async fn node_address(host: &Server) -> anyhow::Result<String> {
     bail!("the host cluster has no node with an address; say one with --karmada-apiserver-advertise-address")
 }
 
-/// Replaces the server's address; everything else stays as the control plane wrote it.
+/// Replaces the server's address; everything else remains as the control plane wrote it.
 fn readdressed(config: &str, address: &str, port: u16) -> String {
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
     let line = |line: &str| match line.find("server: ") {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_here_is_told_in_a_sentence() {
+    fn each_flag_without_effect_gets_a_sentence() {
         assert_eq!(read("").upstream.sentences(), Vec::<String>::new());
         let told = read("--etcd-image x --crds y --karmada-webhook-image z").upstream.sentences();
         assert_eq!(told.len(), 3, "{told:?}");
@@ -506,7 +506,7 @@ mod tests {
             assert_eq!(pod["serviceAccountName"], name);
             found("ServiceAccount", name);
             let role = found("ClusterRole", name);
-            // Nobody may do everything, or act as somebody else.
+            // No account may do everything, or impersonate others.
             for rule in role["rules"].as_array().expect("rules") {
                 let verbs = rule["verbs"].as_array().expect("verbs");
                 let great = ["*", "impersonate", "escalate", "bind", "deletecollection"];
@@ -519,14 +519,14 @@ mod tests {
             &found("Deployment", "karmada-controllers")["spec"]["template"]["spec"]["containers"][0]["args"];
         assert!(args.to_string().contains("--feature-gates=Failover=true"), "{args}");
         assert_eq!(found("Deployment", "karmada-webhook")["spec"]["replicas"], 3);
-        // Whoever calls finds a Service, and trusts its certificate.
+        // Every caller finds a Service, and trusts its certificate.
         let service = &found("APIService", "v1alpha1.cluster.karmada.io")["spec"]["service"];
         assert_eq!(
             *service,
             serde_json::json!({"name": "karmada-aggregated-apiserver", "namespace": "here", "port": 443})
         );
         assert_eq!(found("Service", "karmada-aggregated-apiserver")["spec"]["ports"][0]["targetPort"], 5444);
-        // `deinit` finds what is outside of the namespace by its labels, and nothing of another installation.
+        // `deinit` finds the objects outside of the namespace by its labels, and none of another installation.
         let rights = programs.iter().filter(|one| one["apiVersion"] == "rbac.authorization.k8s.io/v1");
         for one in calls.iter().chain(rights) {
             let labels = one["metadata"]["labels"].as_object().expect("labels");
@@ -541,7 +541,7 @@ mod tests {
             !calls.iter().any(|one| one["metadata"]["name"] == "v1beta1.metrics.k8s.io"),
             "it is the host's"
         );
-        // What is there already is kept, and told from what is somebody else's.
+        // Existing objects are kept, and distinguished from those of others.
         let secret = found("Secret", "karmada-webhook-cert");
         let known = existing::serving(secret).expect("a certificate");
         assert_eq!(known.key, certificates.webhook.key);

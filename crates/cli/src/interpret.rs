@@ -1,7 +1,7 @@
 //! `interpret`: a test bench for ResourceInterpreterCustomizations. With `-f` it needs no server.
 //!
 //! `--check` compiles the scripts, `--operation` runs one of them on objects from files, `--edit` edits them as one Lua file.
-//! Faults are told with the file and the line where they are. `--built-in` asks the rules that need no teaching.
+//! Errors are reported with their file and line. `--built-in` uses the built-in rules.
 
 mod edit;
 mod place;
@@ -138,7 +138,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     execute(&arguments, operation, Some(rules), &customizations).await
 }
 
-/// Reads the name of an operation.
+/// Parses the name of an operation.
 fn parse(text: &str) -> anyhow::Result<Operation> {
     let known = RULES.into_iter().find(|each| each.as_str().eq_ignore_ascii_case(text));
     known.with_context(|| {
@@ -147,7 +147,7 @@ fn parse(text: &str) -> anyhow::Result<Operation> {
     })
 }
 
-/// Reads a customization; says what is in its place otherwise.
+/// Reads a customization; if the file contains another kind, the error names it.
 fn read(manifest: &Manifest) -> Result<ResourceInterpreterCustomization, String> {
     let object = &manifest.object;
     let text = |field: &str| object[field].as_str().unwrap_or_default();
@@ -184,7 +184,7 @@ impl Arguments {
     }
 }
 
-/// Compiles all scripts; returns what to print and whether all is well.
+/// Compiles all scripts; returns the output and whether all of them are valid.
 fn check(manifests: &[Manifest]) -> (String, bool) {
     let (mut text, mut passed) = (String::new(), true);
     for manifest in manifests {
@@ -225,7 +225,7 @@ fn check_rules(rules: &CustomizationRules, manifest: &Manifest, text: &mut Strin
                 format!("ERROR: {}{place}", fault.trim())
             }
         };
-        // As upstream's tab stops: the longest name and three spaces.
+        // Like upstream's tab stops: the longest name and three spaces.
         text.push_str(&format!("    {name:<23}{verdict}\n"));
     }
     passed
@@ -238,7 +238,7 @@ fn in_order(rules: &CustomizationRules) -> Vec<(Operation, Option<&str>)> {
     RULES.iter().filter_map(find).collect()
 }
 
-/// Runs one operation and prints what it gives; without customizations, by the built-in rules.
+/// Runs one operation and prints its result; without customizations, by the built-in rules.
 async fn execute(
     arguments: &Arguments,
     operation: Operation,
@@ -274,7 +274,7 @@ async fn execute(
     Ok(())
 }
 
-/// Customizations answer alone: what they leave out is not enabled, though a control plane would have a rule for it.
+/// Only the customizations answer: operations without a script are not enabled, even if a control plane has a rule for them.
 async fn answer(question: Question, rules: Option<Customizations>) -> interpreter::Result<Answer> {
     let (kind, operation) = (question.kind(), question.operation());
     match rules {
@@ -317,7 +317,7 @@ fn question(
     })
 }
 
-/// A file that does not exist is told without a word before it, as upstream does here.
+/// For a missing file, the error has no prefix, as in upstream here.
 fn missing(error: anyhow::Error) -> anyhow::Error {
     let text = error.to_string();
     if text.starts_with("the path ") { Plain(text).into() } else { error }
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_customization_fails_the_check() {
+    fn an_object_of_another_kind_fails_the_check() {
         for (text, expected) in [
             (
                 "apiVersion: v1\nkind: Pod\n".to_owned(),

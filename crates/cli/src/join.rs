@@ -1,9 +1,9 @@
 //! `join`: registers a member in push mode.
 //!
-//! In the member: a namespace, two service accounts with tokens, and a role for the one that the control plane acts
-//! through. In the control plane: the two tokens as Secrets, and the Cluster. What exists already is left as it is, so
-//! that a join that was interrupted can simply be repeated; a cluster that is registered is refused. Secrets that an
-//! earlier join left in the control plane get the new credentials.
+//! In the member: a namespace, two service accounts with tokens, and a role for the account that the control plane uses. In the
+//! control plane: the two tokens as Secrets, and the Cluster. Existing objects are left alone, so that an interrupted join can
+//! simply be repeated. A registered cluster is refused. Secrets that an earlier join left in the control plane get the new
+//! credentials.
 
 use std::path::PathBuf;
 
@@ -74,7 +74,7 @@ pub async fn join(arguments: JoinArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Registers a member without a word of its own; `say` is told how it goes.
+/// Registers a member without output of its own; `say` gets progress messages.
 pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Result<()> {
     let name = &arguments.name;
     clients::check_name(name)?;
@@ -116,7 +116,7 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
     Ok(())
 }
 
-/// Defines ServiceExport and ServiceImport in a member. What is defined there already stays as it is.
+/// Defines ServiceExport and ServiceImport in a member. Existing definitions stay unchanged.
 pub(crate) async fn install_service_definitions(member: &Client) -> anyhow::Result<()> {
     let definitions = Api::<CustomResourceDefinition>::all(member.clone());
     for definition in service_definitions() {

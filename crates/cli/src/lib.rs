@@ -1,8 +1,8 @@
-//! The commands, one file each; what they print.
+//! The commands, one file each, and their output.
 //!
-//! The same commands are a program of their own (`karmadactl`, `kubectl-karmada`: [`alone`]) and stand beside the roles
-//! of `karmada`. They all reach the control plane and its members through `server`, find out what is meant through
-//! `select`, and print through `print`.
+//! The same commands form a separate program (`karmadactl`, `kubectl-karmada`: [`alone`]) and appear beside the roles of
+//! `karmada`. All of them reach the control plane and its members through `server`, resolve their objects through `select`, and
+//! print through `print`.
 
 mod addons;
 mod annotate;
@@ -120,7 +120,7 @@ pub enum Command {
     Complete(complete::Arguments),
 }
 
-/// Runs a command. `program` is the name that help and hints call it by.
+/// Runs a command. `program` is its name in help and hints.
 pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
     program::show_as(program);
     match command {

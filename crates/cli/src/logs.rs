@@ -1,7 +1,7 @@
-//! `logs`: what containers in a member write.
+//! `logs`: the output of containers in a member.
 //!
-//! In: a pod, a workload or a selector, and one cluster or several. Out: the log of one container, or of several with a
-//! prefix; with several clusters, the prefix begins with the cluster's name. Following several, lines come as they come.
+//! In: a pod, a workload or a selector, and one cluster or several. Out: the log of one container, or of several with a prefix;
+//! with several clusters, the prefix begins with the cluster's name. If several are followed, lines are printed as they arrive.
 
 use anyhow::{anyhow, bail};
 use clap::Args;
@@ -143,7 +143,7 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let results = if arguments.follow {
         futures::future::join_all(copies).await
     } else {
-        // One after the other; the first that fails ends it, unless errors do not count.
+        // One after the other; the first failure ends the command, unless errors are ignored.
         let mut results = Vec::new();
         for copy in copies {
             let result = copy.await;
@@ -241,7 +241,7 @@ impl Arguments {
         Ok(text)
     }
 
-    /// The containers of a pod whose logs are wanted.
+    /// The selected containers of a pod.
     fn sources(&self, pod: &Value) -> anyhow::Result<Vec<Source>> {
         let name = pods::name(pod);
         let [regular, init, ephemeral] = pods::containers(pod);
@@ -259,7 +259,7 @@ impl Arguments {
 }
 
 impl Arguments {
-    /// What stands before each line.
+    /// The prefix of each line.
     fn prefix_of(&self, member: &Server, source: &Source, several: bool, index: usize) -> String {
         let (pod, container) = (&source.pod, &source.container);
         match (several, self.prefix) {
@@ -270,7 +270,7 @@ impl Arguments {
     }
 }
 
-/// Finds the pods that are meant.
+/// Finds the selected pods.
 async fn pods(arguments: &Arguments, member: &Server, namespace: &str) -> anyhow::Result<Vec<Value>> {
     if let Some(selector) = &arguments.selector {
         let path = member.discovery().await?.resolve("pods")?.collection(Some(namespace));
@@ -320,7 +320,7 @@ async fn copy(feed: &Feed, namespace: &str, parameters: &str) -> anyhow::Result<
         if stream.read_until(b'\n', &mut line).await? == 0 {
             return Ok(());
         }
-        // A line at a time: those of other logs do not cut it in two.
+        // One line at a time, so that those of other logs do not split it.
         output::print(&format!("{}{}", feed.prefix, String::from_utf8_lossy(&line)));
     }
 }

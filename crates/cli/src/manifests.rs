@@ -34,7 +34,7 @@ impl Files {
         self.filename.is_empty() && self.kustomize.is_empty()
     }
 
-    /// There is a well-kept program that builds kustomizations; this is not another one.
+    /// kubectl already builds kustomizations; this program does not.
     fn refuse_kustomization(&self) -> anyhow::Result<()> {
         let folder = &self.kustomize;
         if folder.is_empty() {
@@ -130,7 +130,7 @@ pub(crate) async fn download(url: &str) -> anyhow::Result<String> {
         .with_context(|| format!("unable to read URL {}", apimachinery::go::quote(url)))
 }
 
-/// Reads the documents of a text; the items of lists count one by one.
+/// Reads the documents of a text; the items of lists count individually.
 pub(crate) fn parse(source: &str, text: &str, manifests: &mut Vec<Manifest>) -> anyhow::Result<()> {
     let documents = apimachinery::yaml::read_all(text)
         .map_err(|error| anyhow::anyhow!("error parsing {source}: {error}"))?;

@@ -1,6 +1,6 @@
-//! Labels and annotations: what `label` and `annotate` have in common.
+//! Labels and annotations: the common part of `label` and `annotate`.
 //!
-//! In: `TYPE NAME… KEY=VALUE… KEY-…`. Out: a merge patch per object, and a word on what it did.
+//! In: `TYPE NAME… KEY=VALUE… KEY-…`. Out: a merge patch per object, and a message about the result.
 
 use anyhow::bail;
 use clap::Args;
@@ -54,7 +54,7 @@ pub struct Arguments {
     pub output: Output,
 }
 
-/// What is marked.
+/// The kind of mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     Label,
@@ -70,7 +70,7 @@ impl Mark {
         if self == Self::Label { "label" } else { "annotation" }
     }
 
-    /// What was done to the object, told by its marks before and after.
+    /// The message about an object, from its marks before and after.
     fn done(self, old: &Value, new: &Value, overwrite: bool) -> &'static str {
         if self == Self::Annotation {
             return "annotated";
@@ -155,7 +155,7 @@ async fn one(
             output::line(&format!("label {} not found.", apimachinery::go::quote(key)));
         }
         let patch = changes.patch(mark, &arguments.resource_version);
-        // What would be, and nothing is written.
+        // The result is shown, but nothing is written.
         if dry_run == DryRun::Client || arguments.list {
             apimachinery::patch::merge::apply(&mut object, patch);
         } else {
@@ -207,7 +207,7 @@ async fn local(mark: Mark, arguments: &Arguments, changes: &Changes) -> anyhow::
     Ok(())
 }
 
-/// Sorts the words: resources first, changes then.
+/// Sorts the words: resources first, then changes.
 fn parse(mark: Mark, words: &[String]) -> anyhow::Result<(Vec<String>, Changes)> {
     let mut resources = Vec::new();
     let mut changes = Changes::default();
@@ -253,7 +253,7 @@ fn check_key(mark: Mark, key: &str, word: &str) -> anyhow::Result<()> {
 }
 
 impl Changes {
-    /// Refuses to overwrite unless that is wanted.
+    /// Refuses to overwrite unless that was requested.
     fn check(&self, mark: Mark, old: &Value, overwrite: bool) -> anyhow::Result<()> {
         if overwrite {
             return Ok(());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_depends_on_the_difference() {
+    fn the_message_depends_on_the_difference() {
         let (one, two) = (json!({"a": "1"}), json!({"a": "1", "b": "2"}));
         assert_eq!(Mark::Label.done(&one, &one, false), "not labeled");
         assert_eq!(Mark::Label.done(&one, &two, false), "labeled");

@@ -1,4 +1,4 @@
-//! The two channels of a command. A reader that went away (`| head`) ends the command quietly.
+//! The two output channels of a command. If the reader goes away (`| head`), the command ends quietly.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ pub(crate) fn print(text: &str) {
     bytes(text.as_bytes());
 }
 
-/// Writes bytes to stdout, as they are.
+/// Writes bytes to stdout, unchanged.
 pub(crate) fn bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
@@ -25,7 +25,7 @@ pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Writes bytes to stderr, as they are.
+/// Writes bytes to stderr, unchanged.
 pub(crate) fn warn_bytes(bytes: &[u8]) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());

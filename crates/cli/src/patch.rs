@@ -81,7 +81,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         if let Some(part) = arguments.subresource.as_deref().filter(|part| !part.is_empty()) {
             path = format!("{path}/{}", segment(part));
         }
-        // What a client would make of the patch, the server knows best; it keeps nothing of it.
+        // Only the server knows the result of the patch; a dry run stores nothing.
         let rehearsal = if dry_run == DryRun::None { "" } else { "&dryRun=All" };
         let path = format!("{path}?fieldManager={}{rehearsal}", query(&arguments.field_manager));
         let result = plane.server.patch(&path, kind, &patch).await;
@@ -92,7 +92,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                     && dry_run == DryRun::None
                     || without_bookkeeping(&object) == without_bookkeeping(&item.object);
                 let done = if same { "patched (no change)" } else { "patched" };
-                // A rehearsal reads as upstream's: like the real thing.
+                // The output of a dry run is the same as without it, as in upstream.
                 arguments.output.tell(&item.resource, &object, done, DryRun::None)?;
             }
             Err(error) => failures.push(error),
@@ -101,7 +101,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Failures::check(failures)
 }
 
-/// Patches files, and prints what comes of it.
+/// Patches files, and prints the results.
 async fn local(arguments: &Arguments, dry_run: DryRun, patch: &Value) -> anyhow::Result<()> {
     if !arguments.resources.is_empty() {
         bail!("cannot specify --local and server resources");
@@ -129,7 +129,7 @@ async fn local(arguments: &Arguments, dry_run: DryRun, patch: &Value) -> anyhow:
     Ok(())
 }
 
-/// Lists merge by the keys that native types have; those of other types are replaced.
+/// Lists of native types merge by their keys; those of other types are replaced.
 fn strategic(object: &Value, patch: &Value) -> anyhow::Result<Value> {
     use apimachinery::patch::strategic::{Field, Schema, Strategy, apply};
     #[derive(Clone)]
@@ -151,7 +151,7 @@ fn strategic(object: &Value, patch: &Value) -> anyhow::Result<Value> {
     Ok(changed.into())
 }
 
-/// The object without what every write touches.
+/// The object without the fields that every write changes.
 fn without_bookkeeping(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {

@@ -1,4 +1,4 @@
-//! Which pod and container a word means: `POD`, `TYPE/NAME`, `-c`. What logs, exec, attach, cp and port-forward share.
+//! Resolves a word to a pod and container: `POD`, `TYPE/NAME`, `-c`. Shared by logs, exec, attach, cp and port-forward.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::output;
 use crate::select::{Words, get, list};
 use crate::server::Server;
 
-/// What a word means.
+/// The meaning of a word.
 #[derive(Debug)]
 pub(crate) enum Found {
     Pod(Value),
-    /// The pods of a workload, those that run first.
+    /// The pods of a workload, running ones first.
     Several(Vec<Value>),
 }
 
@@ -27,7 +27,7 @@ impl Found {
     }
 }
 
-/// Finds the pod, or those of a workload, waiting until there is one.
+/// Finds the pod, or those of a workload; waits until there is one.
 pub(crate) async fn find(
     server: &Server,
     namespace: &str,
@@ -62,15 +62,15 @@ pub(crate) async fn find(
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
-    // The one that runs is the one that talks.
+    // A running pod is preferred.
     found.sort_by_key(|pod| pod["status"]["phase"] != "Running");
     Ok(Found::Several(found))
 }
 
-/// Returns the label selector of a workload or service; nothing for what has none.
+/// Returns the label selector of a workload or service; `None` if it has none.
 pub(crate) fn selector(object: &Value) -> Option<anyhow::Result<String>> {
     match &object["spec"]["selector"] {
-        // Services and replication controllers have plain labels, the others a selector.
+        // Services and replication controllers have plain labels, other workloads a selector.
         Value::Object(map) if !map.contains_key("matchLabels") && !map.contains_key("matchExpressions") => {
             let pairs = map.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
             Some(Ok(pairs.collect::<Vec<_>>().join(",")))
@@ -94,7 +94,7 @@ pub(crate) fn containers(pod: &Value) -> [Vec<String>; 3] {
     [names(pod, "containers"), names(pod, "initContainers"), names(pod, "ephemeralContainers")]
 }
 
-/// Returns the container that is meant without `-c`: the annotated one, or the first. Says so if there are others.
+/// Returns the default container without `-c`: the annotated one, or the first. Prints a note if there are others.
 pub(crate) fn default_container(pod: &Value, quiet: bool) -> anyhow::Result<String> {
     let [regular, init, ephemeral] = containers(pod);
     let annotated = pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str();
@@ -118,7 +118,7 @@ pub(crate) fn default_container(pod: &Value, quiet: bool) -> anyhow::Result<Stri
     Ok(first.clone())
 }
 
-/// Returns the container to talk to.
+/// Returns the container to connect to.
 pub(crate) fn container(pod: &Value, wanted: &str, quiet: bool) -> anyhow::Result<String> {
     if wanted.is_empty() {
         return default_container(pod, quiet);

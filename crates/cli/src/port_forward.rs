@@ -1,7 +1,7 @@
-//! `port-forward`: ports here that lead to a pod of a member.
+//! `port-forward`: local ports that lead to a pod of a member.
 //!
-//! Each connection gets a websocket of its own: channel 0 carries bytes, channel 1 what went wrong. Both begin with two
-//! bytes that repeat the port.
+//! Each connection gets a separate websocket: channel 0 carries bytes, channel 1 errors. Both begin with two bytes that repeat
+//! the port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::output;
 use crate::pods;
 use crate::server::{Namespaced, Server, segment};
 
-/// How long an answer may take once the caller has nothing more to say.
+/// How long the answer may take after the caller has finished sending.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Forward one or more local ports to a pod.
@@ -48,7 +48,7 @@ pub struct Arguments {
     pub pod_running_timeout: String,
 }
 
-/// The way into one port of a pod.
+/// The route to one port of a pod.
 struct Way {
     server: Server,
     path: String,
@@ -74,7 +74,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     for text in ports {
         let (local, remote) = text.split_once(':').unwrap_or((text, text));
         let remote = remote_port(remote, service.as_ref(), &pod)?;
-        // The same port on both sides, if nothing else was said.
+        // By default, the same port on both sides.
         let local = match local {
             "" => 0,
             _ if !text.contains(':') => text.parse().unwrap_or(remote),
@@ -93,7 +93,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             for host in hosts(address) {
                 let listener = match TcpListener::bind((host, bound)).await {
                     Ok(listener) => listener,
-                    // Not every machine has both families.
+                    // Some machines lack one of the address families.
                     Err(_) if host == "::1" => continue,
                     Err(error) => bail!("unable to listen on {host}:{bound}: {error}"),
                 };
@@ -113,7 +113,7 @@ fn hosts(address: &str) -> Vec<&str> {
     if address == "localhost" { vec!["127.0.0.1", "::1"] } else { vec![address] }
 }
 
-/// The service that a word means, whose ports have other numbers than those of its pods.
+/// The service in the word, whose port numbers differ from those of its pods.
 async fn service(server: &Server, namespace: &str, word: &str) -> anyhow::Result<Option<Value>> {
     let Some((type_, name)) = word.split_once('/') else { return Ok(None) };
     let resource = server.discovery().await?.resolve(type_)?;
@@ -123,7 +123,7 @@ async fn service(server: &Server, namespace: &str, word: &str) -> anyhow::Result
     crate::select::get(server, resource, namespace, name, None).await.map(Some)
 }
 
-/// The pod's port behind a number or a name.
+/// The pod's port for a number or a name.
 fn remote_port(text: &str, service: Option<&Value>, pod: &Value) -> anyhow::Result<u16> {
     let number = text.parse::<u16>().ok().filter(|port| *port > 0);
     let named = |name: &str| {

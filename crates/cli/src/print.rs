@@ -1,4 +1,4 @@
-//! What commands print of objects: one seam for every format that is not a server's table.
+//! Prints objects: one place for every format except a server's table.
 //!
 //! In: `-o` and an object. Out: text. Tables are in [`table`].
 
@@ -56,7 +56,7 @@ pub(crate) enum Format {
 
 const GO_TEMPLATES: [&str; 4] = ["go-template", "go-template-file", "template", "templatefile"];
 
-/// The formats that every command which prints objects knows, but for kyaml, which the environment can forbid.
+/// The formats of every command that prints objects, except kyaml, which the environment can forbid.
 const OF_OBJECTS: [&str; 10] = [
     "json",
     "yaml",
@@ -70,7 +70,7 @@ const OF_OBJECTS: [&str; 10] = [
     GO_TEMPLATES[3],
 ];
 
-/// Says which formats there are instead.
+/// Lists the available formats.
 pub(crate) fn unsuitable(format: &str, mut known: Vec<&str>) -> anyhow::Error {
     known.extend(kyaml::allowed().then_some("kyaml"));
     known.sort_unstable();
@@ -82,7 +82,7 @@ pub(crate) fn unsuitable(format: &str, mut known: Vec<&str>) -> anyhow::Error {
 }
 
 impl Format {
-    /// Reads `-o` for commands without flags about templates.
+    /// Parses `-o` for commands without flags about templates.
     pub(crate) fn parse(text: &str, no_headers: bool) -> anyhow::Result<Self> {
         Self::read(
             text,
@@ -91,7 +91,7 @@ impl Format {
         )
     }
 
-    /// Reads `-o`. A template alone is a Go template.
+    /// Parses `-o`. A template without a format is a Go template.
     pub(crate) fn read(text: &str, no_headers: bool, templates: &Templates) -> anyhow::Result<Self> {
         let text = if text.is_empty() && !templates.template.is_empty() { "go-template" } else { text };
         let (kind, argument) = text.split_once('=').unwrap_or((text, ""));
@@ -167,7 +167,7 @@ impl Format {
             Self::GoTemplate(template) => {
                 let (text, done) = template.print(&object);
                 if let Err(error) = done {
-                    // What came before the fault, and what helps to find it.
+                    // The output before the error, and information to find it.
                     crate::output::print(&text);
                     return Err(error);
                 }
@@ -178,7 +178,7 @@ impl Format {
     }
 }
 
-/// Reads the file of a template; what is missing is told in Go's words.
+/// Reads the file of a template; a missing file is reported in Go's words.
 fn read(path: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(path).map_err(|error| {
         let said = match error.kind() {
@@ -223,7 +223,7 @@ pub(crate) fn items(object: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     }
 }
 
-/// Makes one document of objects: itself if it is one, otherwise a `List`.
+/// Combines objects into one document: a single one unchanged, several as a `List`.
 pub(crate) fn document(mut objects: Vec<Value>, always_list: bool) -> Value {
     if objects.len() == 1 && !always_list {
         return objects.remove(0);
@@ -267,7 +267,7 @@ impl Output {
         Ok(Some(format.ok_or_else(|| unsuitable(text, OF_OBJECTS.to_vec()))?))
     }
 
-    /// Tells of a change: `deployment.apps/nginx labeled`, or the object in the format asked for.
+    /// Reports a change: `deployment.apps/nginx labeled`, or the object in the requested format.
     pub(crate) fn tell(
         &self,
         resource: &Resource,
@@ -286,7 +286,7 @@ impl Output {
     }
 }
 
-/// How far a command goes.
+/// The level of a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum DryRun {
     #[default]
@@ -296,7 +296,7 @@ pub(crate) enum DryRun {
 }
 
 impl DryRun {
-    /// Reads `--dry-run`, which without a value means the client alone.
+    /// Parses `--dry-run`, which without a value means `client`.
     pub(crate) fn parse(text: Option<&str>) -> anyhow::Result<Self> {
         Ok(match text {
             None | Some("none") => Self::None,
@@ -316,7 +316,7 @@ impl DryRun {
         }
     }
 
-    /// What a writing request says about it.
+    /// The query of a writing request.
     pub(crate) fn query(self) -> &'static str {
         if self == Self::Server { "&dryRun=All" } else { "" }
     }
@@ -348,7 +348,7 @@ pub struct Validation {
 }
 
 impl Validation {
-    /// What a writing request says about it.
+    /// The query of a writing request.
     pub(crate) fn get(&self) -> anyhow::Result<&'static str> {
         Ok(match self.validate.as_str() {
             "strict" | "true" => "Strict",

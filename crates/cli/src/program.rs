@@ -1,7 +1,7 @@
 //! The frame around the commands: names of the program, help in groups, flags before or after the command, errors.
 //!
-//! In: the words of the command line. Out: an exit status. Flags may stand before the command, as in every program that
-//! is built with Go's cobra; `--flag=false` and `--some_flag` are understood; errors read as cobra's do.
+//! In: the words of the command line. Out: an exit status. As in every program built with Go's cobra, flags may precede the
+//! command, `--flag=false` and `--some_flag` are understood, and errors have cobra's words.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,20 +45,20 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Other Commands", &["version"]),
 ];
 
-/// The name that hints call the program by.
+/// The program's name in hints.
 static SHOWN: std::sync::OnceLock<String> = std::sync::OnceLock::new();
 
-/// Remembers the name that hints call the program by; the first one counts.
+/// Stores the program's name for hints; only the first call counts.
 pub(crate) fn show_as(name: &str) {
     let _ = SHOWN.set(name.to_owned());
 }
 
-/// Returns the name that hints call the program by.
+/// Returns the program's name for hints.
 pub(crate) fn shown() -> &'static str {
     SHOWN.get().map_or("karmadactl", String::as_str)
 }
 
-/// Runs the program that is nothing but the CLI, under the name it was called by.
+/// Runs the CLI as a separate program, under the name by which it was called.
 pub fn alone(name: &str, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let shown = if name == "kubectl-karmada" { "kubectl karmada" } else { "karmadactl" };
     let command = alone_command(shown);
@@ -100,12 +100,12 @@ pub(crate) fn alone_command(shown: &str) -> clap::Command {
     renamed(command, shown)
 }
 
-/// Returns the program's commands and flags, for whoever makes pages of them.
+/// Returns the program's commands and flags, for generated pages.
 pub fn command() -> clap::Command {
     alone_command("karmadactl")
 }
 
-/// Makes examples call the program by its name.
+/// Replaces the program's name in examples.
 pub fn renamed(command: clap::Command, shown: &str) -> clap::Command {
     let command = match command.get_after_help().map(ToString::to_string) {
         Some(text) => command.after_help(text.replace("karmadactl ", &format!("{shown} "))),
@@ -115,7 +115,7 @@ pub fn renamed(command: clap::Command, shown: &str) -> clap::Command {
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |each| renamed(each, shown)))
 }
 
-/// Returns the help of the program as a whole.
+/// Returns the help of the whole program.
 fn help(shown: &str) -> String {
     let command = Alone::command();
     let mut text = format!("{shown} controls a Kubernetes Cluster Federation.\n\n");
@@ -144,9 +144,9 @@ pub fn is_command(name: &str) -> bool {
     crate::Command::has_subcommand(name)
 }
 
-/// Brings the words into the order that the parser knows: the command first, then its flags.
+/// Brings the words into the order that the parser expects: the command first, then its flags.
 ///
-/// Words of other commands than the CLI's are left as they are.
+/// Words of commands that are not the CLI's stay unchanged.
 pub fn normalize(arguments: impl Iterator<Item = OsString>, root: &clap::Command) -> Vec<OsString> {
     let words: Vec<OsString> = arguments.collect();
     let Some(texts) = words.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else {
@@ -195,7 +195,7 @@ pub fn normalize(arguments: impl Iterator<Item = OsString>, root: &clap::Command
     sorted
 }
 
-/// Returns a flag as the parser knows it; one that is switched off is none at all.
+/// Returns a flag as the parser knows it; a flag that is switched off is dropped.
 fn flag(command: &clap::Command, word: &str) -> Option<String> {
     let on = |value: &str| matches!(value, "true" | "1" | "t" | "T" | "TRUE" | "True");
     let off = |value: &str| matches!(value, "false" | "0" | "f" | "F" | "FALSE" | "False");
@@ -235,7 +235,7 @@ fn is_truth(argument: &clap::Arg) -> bool {
     values.len() == 2 && values.iter().all(|value| matches!(value.get_name(), "true" | "false"))
 }
 
-/// Returns whether a flag wants the next word; the first command that knows it decides.
+/// Returns whether a flag takes the next word; the first command that has it decides.
 fn takes_value(command: &clap::Command, word: &str) -> bool {
     fn search(command: &clap::Command, word: &str) -> Option<bool> {
         let known = command.get_arguments().find(|each| match word.strip_prefix("--") {
@@ -250,7 +250,7 @@ fn takes_value(command: &clap::Command, word: &str) -> bool {
     search(command, word).unwrap_or(false)
 }
 
-/// Tells what is wrong with the command line, and returns the exit status.
+/// Reports what is wrong with the command line, and returns the exit status.
 pub fn refuse(error: &clap::Error, root: &clap::Command, arguments: &[OsString], shown: &str) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print(&error.render().to_string());
@@ -260,7 +260,7 @@ pub fn refuse(error: &clap::Error, root: &clap::Command, arguments: &[OsString],
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
     ) {
-        // Whoever names a group of commands is shown the group.
+        // For a group of commands without a command, its help is shown.
         let mut command = root.clone();
         command.build();
         let words: Vec<&str> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
@@ -271,7 +271,7 @@ pub fn refuse(error: &clap::Error, root: &clap::Command, arguments: &[OsString],
     ExitCode::FAILURE
 }
 
-/// Returns the help of the innermost command that the words name.
+/// Returns the help of the innermost command in the words.
 fn help_of(command: &mut clap::Command, words: &[&str]) -> String {
     if let Some((word, rest)) = words.split_first()
         && let Some(inner) = command.find_subcommand_mut(word)
@@ -317,7 +317,7 @@ fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], 
                 },
             }
         }
-        // A switch that is given something else than true or false.
+        // A switch with a value other than true or false.
         ErrorKind::TooManyValues | ErrorKind::InvalidValue
             if !context(ContextKind::InvalidValue).is_empty()
                 && named(command, &context(ContextKind::InvalidArg)).is_some_and(|argument| {
@@ -400,7 +400,7 @@ fn short_of(command: &clap::Command, flag: &str) -> String {
     short.map(|short| format!("-{short}, ")).unwrap_or_default()
 }
 
-/// Commands at most two mistakes away, or that begin like it.
+/// Commands at most two typos away, or with this prefix.
 fn suggestions(command: &clap::Command, wrong: &str) -> Vec<String> {
     let names =
         command.get_subcommands().filter(|each| !each.is_hide_set()).map(|each| each.get_name().to_owned());
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flag_that_is_given_twice_the_last_one_counts() {
+    fn if_a_flag_is_given_twice_the_last_one_counts() {
         let root = alone_command("karmadactl");
         for line in ["karmadactl --namespace=a top pod x -n b", "karmadactl -n a get pods --namespace b"] {
             let words = normalize(line.split_whitespace().map(OsString::from), &root);

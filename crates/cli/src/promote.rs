@@ -1,7 +1,7 @@
-//! `promote`: brings an object that a member already has under the control plane's management.
+//! `promote`: brings an existing object of a member under the control plane's management.
 //!
-//! In: a type, a name, a member. Out: the object in the control plane without what the member's server put there, and a
-//! policy that places it exactly where it is. What the control plane already has is left alone.
+//! In: a type, a name, a member. Out: the object in the control plane without the fields that the member's server added, and a
+//! policy that places it exactly where it is. Existing objects of the control plane are left alone.
 
 use std::path::PathBuf;
 
@@ -88,7 +88,7 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         }
         error
     })?;
-    // A glob or selector stands for one name from here on.
+    // From here on, a glob or selector has been replaced by one name.
     arguments.cluster = member.name.clone();
     let member = match &arguments.cluster_kubeconfig {
         Some(file) => {
@@ -169,7 +169,7 @@ fn promoted(resource: &Resource, namespace: &str, name: &str) -> String {
     format!("Resource {:?}({}) is promoted successfully", resource.go_text(), place(namespace, name))
 }
 
-/// `namespace/name`, or the name alone.
+/// `namespace/name`, or only the name.
 fn place(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
@@ -184,7 +184,7 @@ async fn create(
     server.post(&path, object).await
 }
 
-/// Removes what the member's server put there.
+/// Removes the fields that the member's server added.
 fn prepared(mut object: Value) -> anyhow::Result<Value> {
     interpreter::prune(&mut object)?;
     if let Some(object) = object.as_object_mut() {
@@ -227,7 +227,7 @@ fn policy(arguments: &Arguments, resource: &Resource, namespace: &str, name: &st
     })
 }
 
-/// Promotes what the object needs; takes everything back if one of it fails.
+/// Promotes the object's dependencies; undoes everything if one of them fails.
 async fn dependencies(plane: &Plane, member: &Server, object: &Value) -> anyhow::Result<()> {
     let interpreter = Interpreter::with_layers([]);
     let text = |key: &str| object[key].as_str().unwrap_or("");
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_members_server_set_is_left_behind() {
+    fn fields_of_the_members_server_are_left_behind() {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "status": {}, "data": {"a": "b"},
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "managedFields": []}});
         assert_eq!(

@@ -1,8 +1,8 @@
-//! `register`: brings a cluster into a control plane in pull mode, from inside of it.
+//! `register`: registers a cluster with a control plane in pull mode, run inside the cluster's network.
 //!
-//! With nothing but a bootstrap token: who the control plane is (`discovery`), a certificate for the agent, its roles in the
-//! control plane, and the agent itself: in the member (`member`), or as a process right here. Whatever fails on the way, nothing
-//! of it is left behind. What an agent leaves that runs here and gives up at its start, the next registration replaces.
+//! It needs only a bootstrap token. It finds the control plane (`discovery`), gets a certificate for the agent, creates its roles
+//! in the control plane, and starts the agent itself: in the member (`member`), or as a local process. If a step fails,
+//! everything is undone. If a local agent gives up when it starts, the next registration replaces what it left.
 
 mod discovery;
 mod member;
@@ -36,9 +36,9 @@ use crate::join::{install_service_definitions, service_definitions};
 use crate::output;
 use discovery::{Discovered, Discovery};
 
-/// Part of what a control plane says of a cluster that it knows under another name.
+/// Part of the control plane's message about a cluster that is registered under another name.
 const REGISTERED_OTHERWISE: &str = "has been registered with name";
-/// How long the certificate lives in whose name an agent's roles are written, in seconds.
+/// How long the certificate is valid with which an agent's roles are written, in seconds.
 const GENERATOR_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Register a cluster in pull mode: an agent in the cluster reaches out to the control plane.
@@ -133,7 +133,7 @@ impl Arguments {
         duration(&self.discovery_timeout)
     }
 
-    /// Returns how to find out who the control plane is.
+    /// Returns how to find and trust the control plane.
     fn discovery(&self) -> anyhow::Result<Discovery> {
         if self.endpoint.is_empty() {
             bail!(
@@ -160,7 +160,7 @@ impl Arguments {
         )
     }
 
-    /// Returns the command line of the agent, behind the program's name.
+    /// Returns the command line of the agent, without the program's name.
     fn agent_flags(&self, name: &str, endpoint: &str, kubeconfig: &str) -> Vec<String> {
         let controllers = if self.enable_cert_rotation { "*,certRotation" } else { "*" };
         let mut flags = vec![
@@ -227,7 +227,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     define_services(&arguments, &member).await
 }
 
-/// Returns what would be made in the cluster.
+/// Returns the objects that would be created in the cluster.
 fn printed(arguments: &Arguments, name: &str, endpoint: &str) -> Vec<Value> {
     let mut objects = member::manifests(arguments, name, endpoint, "<the agent's kubeconfig>");
     if arguments.install_mcs_crds {
@@ -236,7 +236,7 @@ fn printed(arguments: &Arguments, name: &str, endpoint: &str) -> Vec<Value> {
     objects
 }
 
-/// Defines what services need in the cluster, if that is asked for. Last of all: definitions are not taken back.
+/// Installs the definitions for services in the cluster, if requested. This comes last, since definitions are not undone.
 async fn define_services(arguments: &Arguments, member: &Client) -> anyhow::Result<()> {
     if arguments.install_mcs_crds {
         install_service_definitions(member)
@@ -247,7 +247,7 @@ async fn define_services(arguments: &Arguments, member: &Client) -> anyhow::Resu
     Ok(())
 }
 
-/// Becomes the agent; returns only if that cannot be, and leaves no file then.
+/// Becomes the agent; returns only if that fails, and leaves no file then.
 async fn run_here(registration: &Registration<'_>, endpoint: &str, kubeconfig: &str) -> anyhow::Result<()> {
     let Registration { arguments, name, member, found } = registration;
     let file = keep_here(arguments, name, &found.url, kubeconfig)?;
@@ -259,19 +259,19 @@ async fn run_here(registration: &Registration<'_>, endpoint: &str, kubeconfig: &
     failed
 }
 
-/// Refuses a cluster that has an agent.
+/// Refuses a cluster that already has an agent.
 async fn preflight(arguments: &Arguments, member: &Client, name: &str, url: &str) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     if arguments.run {
         let file = kept(arguments, name);
-        // Whether the cluster of a leftover is registered, the control plane says.
+        // If there are leftovers, the control plane decides whether their cluster is registered.
         if file.exists() && !is_leftover(&file, name, url) {
             wrong.push(format!(
                 "{} already exists and is not of an agent of {name} at {url}; hint: choose another --agent-kubeconfig",
                 file.display()
             ));
         }
-        // Also tells whether the cluster can be reached at all.
+        // This also shows whether the cluster can be reached at all.
         let found =
             Api::<Namespace>::all(member.clone()).get_opt(api::constants::NAMESPACE_KUBE_SYSTEM).await;
         found.context("cannot reach the cluster that is to be registered; hint: check its kubeconfig")?;
@@ -303,7 +303,7 @@ fn cluster_name(arguments: &Arguments) -> anyhow::Result<String> {
         .with_context(|| format!("context {chosen:?} has no cluster; hint: say --cluster-name"))
 }
 
-/// A registration on its way.
+/// A registration in progress.
 struct Registration<'a> {
     arguments: &'a Arguments,
     name: &'a str,
@@ -311,7 +311,7 @@ struct Registration<'a> {
     member: &'a Client,
 }
 
-/// The agent's roles in the control plane, and a client that may remove them again.
+/// The agent's roles in the control plane, and a client that may remove them.
 struct Roles {
     client: Client,
     objects: Vec<Value>,
@@ -359,8 +359,8 @@ impl Registration<'_> {
         }
     }
 
-    /// Tries what the agent does first, without doing it: a member that is registered under another name is refused now, not when the agent
-    /// runs somewhere else. Whatever else goes wrong, the agent sees for itself.
+    /// First tries what the agent does, as a dry run: a member that is registered under another name is refused now, not when the
+    /// agent runs elsewhere. The agent itself finds all other errors.
     async fn try_agent(&self, agent: &Client) -> anyhow::Result<()> {
         let namespaces = Api::<Namespace>::all(self.member.clone());
         let space = namespaces.get(api::constants::NAMESPACE_KUBE_SYSTEM).await;
@@ -389,7 +389,7 @@ impl Registration<'_> {
         match Api::<Cluster>::all(generator.clone()).get_opt(name).await {
             Ok(None) => {}
             Ok(Some(_)) => bail!(taken()),
-            // Our server does not show clusters that exist.
+            // Our server does not show existing clusters.
             Err(kube::Error::Api(status)) if status.code == 403 => bail!(taken()),
             Err(error) => return Err(error).context("cannot see whether the name is free"),
         }
@@ -435,7 +435,7 @@ impl Roles {
     }
 }
 
-/// Deletes an agent's roles from the control plane; what is gone is fine.
+/// Deletes an agent's roles from the control plane; missing ones are ignored.
 pub(crate) async fn remove_roles(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
     for object in objects {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
@@ -461,7 +461,7 @@ pub(crate) async fn remove_roles(client: &Client, objects: &[Value]) -> anyhow::
     Ok(())
 }
 
-/// Says what a refused token means, and that nobody answers: with --discovery-file this is the first question.
+/// Explains a refused token, or that no server answers: with --discovery-file this is the first request.
 fn explain_token(error: anyhow::Error, url: &str) -> anyhow::Error {
     let known = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
     match known {
@@ -486,15 +486,16 @@ fn kept(arguments: &Arguments, name: &str) -> PathBuf {
     arguments.agent_kubeconfig.clone().unwrap_or_else(|| format!("karmada-agent-{name}.kubeconfig").into())
 }
 
-/// Returns whether a file is the kubeconfig of an agent for this cluster and this control plane, as [`Discovered::kubeconfig`] makes it.
+/// Returns whether a file is the kubeconfig of an agent for this cluster and this control plane, as [`Discovered::kubeconfig`]
+/// writes it.
 fn is_leftover(file: &Path, name: &str, url: &str) -> bool {
     let Ok(kubeconfig) = Kubeconfig::read_from(file) else { return false };
     let servers = kubeconfig.clusters.iter().map(|known| known.cluster.as_ref()?.server.as_deref());
     kubeconfig.current_context == Some(context_of(name)) && servers.eq([Some(url)])
 }
 
-/// Keeps the agent's kubeconfig in a file that only its owner can read. What an agent left there that could not start, or whose cluster was
-/// unregistered, is replaced: the control plane has said by now that the name is free.
+/// Saves the agent's kubeconfig to a file that only its owner can read. A file of an agent that could not start, or whose cluster
+/// was unregistered, is replaced: by now the control plane has confirmed that the name is free.
 fn keep_here(arguments: &Arguments, name: &str, url: &str, kubeconfig: &str) -> anyhow::Result<PathBuf> {
     let file = kept(arguments, name);
     let written = || {
@@ -511,7 +512,7 @@ fn keep_here(arguments: &Arguments, name: &str, url: &str, kubeconfig: &str) -> 
     written().with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Tells how the agent can run as a service, and becomes the agent.
+/// Prints how the agent can run as a service, and becomes the agent.
 fn become_agent(arguments: &Arguments, name: &str, endpoint: &str, file: &Path) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let program = std::env::current_exe().context("cannot find this program")?;
@@ -523,8 +524,8 @@ fn become_agent(arguments: &Arguments, name: &str, endpoint: &str, file: &Path) 
     Err(error).context("cannot run the agent")
 }
 
-/// Returns the command line of an agent that runs here. It names the cluster's kubeconfig also if that is the one in the home
-/// directory: the agent wants it beside a context, and a service has another home directory or none.
+/// Returns the command line of a local agent. It always names the cluster's kubeconfig, even the one in the home directory: the
+/// agent needs it together with a context, and a service has another home directory or none.
 fn flags_here(
     arguments: &Arguments,
     name: &str,
@@ -535,7 +536,7 @@ fn flags_here(
     let mut flags = arguments.agent_flags(name, endpoint, &file.display().to_string());
     flags.push("--leader-elect=false".to_owned());
     let usual = home.map(|home| home.join(".kube").join("config")).filter(|usual| usual.exists());
-    // Where there is none, the account of the pod is used, which has no contexts.
+    // Without one, the account of the pod is used, which has no contexts.
     if let Some(kubeconfig) = arguments.kubeconfig.clone().or(usual) {
         let kubeconfig = kubeconfig.canonicalize().unwrap_or(kubeconfig);
         flags.push(format!("--kubeconfig={}", kubeconfig.display()));
@@ -544,9 +545,9 @@ fn flags_here(
     flags
 }
 
-/// A service that runs the agent.
+/// A systemd unit for the agent.
 fn unit(name: &str, program: &Path, flags: &[String]) -> String {
-    // systemd has quotes as a shell has them, with escapes inside, and looks for variables and specifiers in them as well.
+    // systemd's quotes work as in a shell, with escapes inside, but it also expands variables and specifiers in them.
     let quote =
         |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'").replace('%', "%%").replace('$', "$$");
     let quoted: Vec<String> = flags.iter().map(|flag| format!("    '{}'", quote(flag))).collect();
@@ -564,14 +565,14 @@ fn context_of(name: &str) -> String {
 }
 
 impl Discovered {
-    /// Returns a client that shows the token.
+    /// Returns a client that authenticates with the token.
     fn with_token(&self) -> anyhow::Result<Client> {
         let mut config = self.config()?;
         config.auth_info.token = Some(self.token.clone().into());
         Client::try_from(config).context("cannot make a client for the control plane")
     }
 
-    /// Returns a client that shows a certificate.
+    /// Returns a client that authenticates with a certificate.
     fn with_pair(&self, pair: &Pair) -> anyhow::Result<Client> {
         let mut config = self.config()?;
         config.auth_info.client_certificate_data = Some(STANDARD.encode(&pair.certificate));
@@ -585,7 +586,7 @@ impl Discovered {
         Ok(config)
     }
 
-    /// Returns the kubeconfig of an agent. JSON is YAML.
+    /// Returns the kubeconfig of an agent. JSON is valid YAML.
     fn kubeconfig(&self, name: &str, pair: &Pair) -> String {
         let (cluster, context) = ("karmada-apiserver", context_of(name));
         let kubeconfig = json!({
@@ -622,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_with_a_remedy() {
+    fn a_missing_argument_is_reported_with_a_remedy() {
         let error = |line: &[&str]| read(line).discovery().expect_err("refused").to_string();
         assert!(error(&[]).contains("HOST:PORT"));
         assert!(error(&["127.0.0.1:1"]).contains("--token is required; hint: `karmada token create`"));
@@ -641,7 +642,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let home = home.path().canonicalize().expect("a directory");
         let flags = |line: &[&str]| {
-            // Without the variable KUBECONFIG of whoever runs the tests.
+            // Without the variable KUBECONFIG of the user who runs the tests.
             let mut arguments = read(&[&["h:1"][..], line].concat());
             arguments.kubeconfig =
                 arguments.kubeconfig.filter(|_| line.iter().any(|word| word.starts_with("--kubeconfig")));

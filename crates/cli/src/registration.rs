@@ -1,11 +1,11 @@
-//! The objects that make somebody else's API server call our programs: webhook configurations, definitions with their conversion, and
-//! APIServices. Pure: a place and an authority in, objects out.
+//! The objects that make another API server call our programs: webhook configurations, definitions with their conversion, and
+//! APIServices. Pure: an address and an authority in, objects out.
 
 use admission::{HOOKS, Hook, Operation, Scope};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-/// Where an API server finds one of our programs.
+/// The address at which an API server finds one of our programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     Url(&'a str),
@@ -97,16 +97,16 @@ pub fn definitions(place: Place<'_>, authority: &str) -> Vec<Value> {
     all
 }
 
-/// What the aggregated server is registered for.
+/// The groups for which the aggregated server is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Groups {
-    /// Karmada's own.
+    /// Karmada's own groups.
     Karmada,
-    /// Also the metrics of all members, under the names that a metrics server of the cluster has.
+    /// Also the metrics of all members, under the names of a cluster's metrics server.
     AndMetrics,
 }
 
-/// Returns an APIService for each group version of the aggregated server, which is at port `port` of a Service.
+/// Returns an APIService for each group version of the aggregated server, which listens on port `port` of a Service.
 pub fn api_services(
     groups: Groups,
     namespace: &str,
@@ -114,7 +114,7 @@ pub fn api_services(
     port: u16,
     authority: &str,
 ) -> Vec<Value> {
-    // Group, version and the priorities that upstream's installers give them.
+    // Group, version and the priorities from upstream's installers.
     let karmada = [("cluster.karmada.io", "v1alpha1", 2000, 10), ("search.karmada.io", "v1alpha1", 2000, 10)];
     let metrics = [
         ("metrics.k8s.io", "v1beta1", 100, 100),

@@ -1,4 +1,4 @@
-//! `rollout status`: how far the newest version of a workload is, in the control plane or in members, until it is there.
+//! `rollout status`: the progress of a workload's newest version, in the control plane or in members, until it is complete.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ async fn one(
     }
 }
 
-/// Says how far it is, and whether that is all.
+/// Returns a message about the progress, and whether the rollout is complete.
 fn progress(kind: &str, name: &str, object: &Value) -> anyhow::Result<(String, bool)> {
     let number = |path: &str| object.pointer(path).and_then(Value::as_i64).unwrap_or(0);
     let observed = number("/status/observedGeneration");

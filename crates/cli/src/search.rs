@@ -1,4 +1,4 @@
-//! `search`: finds objects in all members at once, by the control plane's copies of them.
+//! `search`: finds objects in all members at once, in the control plane's copies.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_a_table_and_what_is_old_says_so() {
+    fn results_are_a_table_and_stale_ones_are_marked() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
         let rows = [
             json!({"cluster": "m1", "namespace": "shop", "kind": "Pod", "name": "web", "status": "Running",

@@ -1,7 +1,7 @@
-//! Which objects a command means: `TYPE NAME…`, `TYPE/NAME…`, `TYPE,TYPE`, selectors, or files.
+//! Resolves the objects of a command: `TYPE NAME…`, `TYPE/NAME…`, `TYPE,TYPE`, selectors, or files.
 //!
-//! In: words of the command line. Out: what to ask the server for, or the objects themselves. Errors are those of
-//! kubectl's resource builder.
+//! In: words of the command line. Out: the requests to the server, or the objects themselves. Errors are those of kubectl's
+//! resource builder.
 
 use anyhow::bail;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::failure;
 use crate::manifests::Files;
 use crate::server::{Server, query, segment};
 
-/// What one type is asked for.
+/// The request for one type.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) resource: Resource,
@@ -19,10 +19,10 @@ pub(crate) struct Wanted {
     pub(crate) name: Option<String>,
 }
 
-/// The words as types and names, before anybody asks what a type is.
+/// The words as types and names, before the types are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Words {
-    /// Types with the name asked for, if any.
+    /// Types with the requested name, if any.
     pub(crate) pairs: Vec<(String, Option<String>)>,
 }
 
@@ -66,7 +66,7 @@ impl Words {
         self.pairs.iter().any(|(_, name)| name.is_some())
     }
 
-    /// Finds the types.
+    /// Resolves the types.
     pub(crate) fn resolve(&self, discovery: &Discovery) -> anyhow::Result<Vec<Wanted>> {
         let mut wanted = Vec::new();
         for (type_, name) in &self.pairs {
@@ -78,7 +78,7 @@ impl Words {
     }
 }
 
-/// An object on a server, and how to reach it again.
+/// An object on a server, and its path.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) resource: Resource,
@@ -103,13 +103,13 @@ impl Item {
     }
 }
 
-/// Everything that says which objects are meant.
+/// All arguments that select objects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query {
     pub(crate) words: Vec<String>,
     pub(crate) files: Files,
     pub(crate) namespace: String,
-    /// Whether the namespace was asked for: then files must agree with it.
+    /// Whether the namespace was given explicitly: then files must agree with it.
     pub(crate) namespace_asked: bool,
     pub(crate) all_namespaces: bool,
     pub(crate) labels: Option<String>,
@@ -118,12 +118,12 @@ pub(crate) struct Query {
     pub(crate) all: bool,
     pub(crate) ignore_not_found: bool,
     pub(crate) subresource: Option<String>,
-    /// What is to be deleted and is missing is told by its own name, and with its file.
+    /// For deletions: a missing object is reported by its own name, and with its file.
     pub(crate) deleting: bool,
 }
 
 impl Query {
-    /// Returns the objects from the server, and what could not be had.
+    /// Returns the objects from the server, and the errors.
     pub(crate) async fn items(&self, server: &Server) -> anyhow::Result<(Vec<Item>, Vec<anyhow::Error>)> {
         let mut items = Vec::new();
         let mut failures = Vec::new();
@@ -212,7 +212,7 @@ impl Query {
         }
     }
 
-    /// Returns the namespace of an object in a file, which must not contradict the one that was asked for.
+    /// Returns the namespace of an object in a file, which must not contradict an explicit one.
     pub(crate) fn namespace_of(&self, resource: &Resource, object: &Value) -> anyhow::Result<String> {
         let own = object["metadata"]["namespace"].as_str().unwrap_or("");
         if !resource.namespaced {
@@ -272,7 +272,7 @@ pub(crate) async fn missing_namespace(
     error
 }
 
-/// Says of what a list could not be had, if what was asked for is to blame.
+/// Adds the type and selector to the error of a list, if the request is at fault.
 pub(crate) fn unfit(
     resource: &Resource,
     labels: Option<&str>,
@@ -326,7 +326,7 @@ pub(crate) fn list_query(labels: Option<&str>, fields: Option<&str>, next: &str)
     text
 }
 
-/// Gives an item of a list the type that only the list has.
+/// Sets the type of an item, which only the list has.
 pub(crate) fn typed(mut object: Value, resource: &Resource) -> Value {
     if object["kind"].is_null() {
         object["kind"] = resource.kind.clone().into();

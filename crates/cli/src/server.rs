@@ -1,7 +1,7 @@
-//! One API server as the commands see it: the control plane, or a member behind the control plane's cluster proxy.
+//! One API server, as commands use it: the control plane, or a member behind the control plane's cluster proxy.
 //!
 //! In: a kubeconfig. Out: JSON. A member is always reached in the caller's name: with the caller's credentials, through
-//! `clusters/NAME/proxy`. What a server serves is asked once per command.
+//! `clusters/NAME/proxy`. Discovery is requested once per command.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,7 +23,7 @@ use crate::failure::Refusal;
 /// The control plane's name in the column of clusters.
 pub(crate) const CONTROL_PLANE: &str = "Karmada";
 
-/// From 6 on, requests are told on stderr, as kubectl does.
+/// From this verbosity on, requests are printed to stderr, as in kubectl.
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
 
 /// How the control plane is reached.
@@ -50,10 +50,10 @@ pub struct Namespaced {
     pub namespace: Option<String>,
 }
 
-/// The control plane, and the way to its members.
+/// The control plane, and the routes to its members.
 pub(crate) struct Plane {
     pub(crate) server: Server,
-    /// The one asked for, or the context's.
+    /// The explicit one, or the context's.
     pub(crate) namespace: String,
     /// Whether the caller named it.
     pub(crate) namespace_asked: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Plane {
 impl Connection {
     pub(crate) async fn plane(&self) -> anyhow::Result<Plane> {
         VERBOSITY.store(self.verbosity, Ordering::Relaxed);
-        // One provider for all of TLS in this process; whoever came first has set it.
+        // One provider for all TLS in this process; an earlier caller may have set it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = self.config().await?;
         let namespace = config.default_namespace.clone();
@@ -88,7 +88,7 @@ impl Namespaced {
     }
 }
 
-/// Reads `--operation-scope`; which scopes a command has, it says itself.
+/// Parses `--operation-scope`; each command decides which scopes it supports.
 pub(crate) fn scope(text: &str) -> Result<String, String> {
     match text {
         "" | "karmada" | "members" | "all" => Ok(text.to_owned()),
@@ -96,21 +96,21 @@ pub(crate) fn scope(text: &str) -> Result<String, String> {
     }
 }
 
-/// A server and the way to it.
+/// A server and the route to it.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) name: String,
     /// One for all servers of a command: members share its connection.
     client: Client,
     address: String,
-    /// The way to a member; empty for the control plane.
+    /// The path prefix of a member; empty for the control plane.
     prefix: String,
     discovery: std::sync::Arc<OnceCell<Discovery>>,
 }
 
 impl Server {
     pub(crate) fn new(name: &str, mut config: Config) -> anyhow::Result<Self> {
-        // Watches and logs stay open as long as they like.
+        // Watches and logs may stay open for any time.
         config.read_timeout = None;
         let address = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| format!("cannot make a client for {name}"))?;
@@ -145,7 +145,7 @@ impl Server {
         self.call(Method::GET, path, "application/json", None).await
     }
 
-    /// Asks with another `Accept` header than plain JSON.
+    /// Sends a request with an `Accept` header other than plain JSON.
     pub(crate) async fn get_as(&self, path: &str, accept: &str) -> anyhow::Result<Value> {
         self.call(Method::GET, path, accept, None).await
     }
@@ -213,14 +213,14 @@ impl Server {
         Ok(text)
     }
 
-    /// Returns an answer that goes on: a watch, a log.
+    /// Returns a streaming answer: a watch, a log.
     pub(crate) async fn stream(&self, path: &str, accept: &str) -> anyhow::Result<impl AsyncBufRead + use<>> {
         let request = Request::builder().uri(format!("{}{path}", self.prefix)).header("accept", accept);
         let request = request.body(Vec::new())?;
         self.client.request_stream(request).await.map_err(|error| self.refused(error))
     }
 
-    /// Opens a connection of messages in both directions, which the server hands on to a container.
+    /// Opens a connection with messages in both directions, which the server forwards to a container.
     pub(crate) async fn connect(&self, path: &str) -> anyhow::Result<kube::client::Connection> {
         let request = Request::builder().uri(format!("{}{path}", self.prefix)).body(Vec::new())?;
         self.client.connect(request).await.map_err(|error| self.refused(error))
@@ -271,7 +271,7 @@ fn escape(text: &str, fits: impl Fn(u8) -> bool) -> String {
     out
 }
 
-/// Returns the word that is at most two mistakes away, the nearest first.
+/// Returns the word that is at most two typos away, the nearest first.
 pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|each| (distance(word, each), each))
@@ -280,7 +280,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, each)| each)
 }
 
-/// Returns how many characters must be put in, left out or changed to make one word of the other.
+/// Returns how many characters must be inserted, removed or changed to turn one word into the other.
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

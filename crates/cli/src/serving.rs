@@ -1,6 +1,6 @@
-//! A certificate for a server of ours, and the authority that its callers are told to trust.
+//! A certificate for one of our servers, and the authority that its callers must trust.
 //!
-//! The authority's key is forgotten at once, since nothing else will ever be signed with it.
+//! The authority's key is discarded immediately, since nothing else will ever be signed with it.
 
 use std::net::IpAddr;
 
@@ -54,12 +54,12 @@ pub fn make(subject: &str, names: &[String]) -> anyhow::Result<Serving> {
     Ok(Serving { authority, certificate, key: key.serialize_pem() })
 }
 
-/// Valid from yesterday, so that a clock that is a little behind does no harm.
+/// Valid from yesterday, so that a clock that is slightly behind does no harm.
 fn validity(params: &mut CertificateParams) {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let from = today.yesterday().unwrap_or(today);
     let date = |date: jiff::civil::Date, years: i16| {
-        // The 28th exists in every month.
+        // Every month has a 28th.
         rcgen::date_time_ymd(
             i32::from(date.year().saturating_add(years)),
             date.month() as u8,

@@ -1,8 +1,8 @@
-//! A program in a container, and whoever talks to it: channels of a websocket, as the kubelet speaks them.
+//! Connects the user to a program in a container: channels of a websocket, in the kubelet's protocol.
 //!
-//! In: bytes of stdin and sizes of the terminal. Out: bytes of stdout and stderr, and at last how the program ended. The
-//! first byte of every message is its channel. With version 5 of the protocol, the end of stdin can be told; with version 4,
-//! only the connection can be closed.
+//! In: bytes of stdin and sizes of the terminal. Out: bytes of stdout and stderr, and finally how the program ended. The first
+//! byte of every message is its channel. Version 5 of the protocol can signal the end of stdin; version 4 can only close the
+//! connection.
 
 use anyhow::{anyhow, bail};
 use futures::{SinkExt, StreamExt};
@@ -24,7 +24,7 @@ const CLOSE: u8 = 255;
 /// One message; the kubelet reads at most this much at once.
 const CHUNK: usize = 32 * 1024;
 
-/// A container, and what is to happen in it.
+/// A container, and what to do in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Target<'a> {
     pub(crate) namespace: &'a str,
@@ -37,14 +37,14 @@ pub(crate) struct Target<'a> {
     pub(crate) tty: bool,
 }
 
-/// Where the bytes come from.
+/// The source of the bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(crate) input: Option<mpsc::Receiver<Vec<u8>>>,
     pub(crate) sizes: Option<mpsc::Receiver<Size>>,
 }
 
-/// Which of the two channels bytes came on.
+/// The channel on which bytes arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum From {
     Stdout,
@@ -63,7 +63,7 @@ impl Target<'_> {
         for word in self.command {
             path.push_str(&format!("&command={}", query(word)));
         }
-        // A terminal has one channel of output.
+        // A terminal has one output channel.
         for (name, on) in [("stdin", self.stdin), ("stderr", !self.tty), ("tty", self.tty)] {
             if on {
                 path.push_str(&format!("&{name}=true"));
@@ -73,7 +73,7 @@ impl Target<'_> {
     }
 }
 
-/// Runs the program until it ends; returns what the server says about its end.
+/// Runs the program until it ends; returns the server's status.
 pub(crate) async fn run(
     server: &Server,
     target: &Target<'_>,
@@ -95,7 +95,7 @@ pub(crate) async fn run(
                 },
                 Some(Ok(_)) => {}
                 Some(Err(error)) => bail!("the connection to the container broke: {error}"),
-                // Without a word about the end, the connection is all that ended.
+                // Without a status, only the connection has ended.
                 None => return Ok(json!({"status": "Success"})),
             },
             typed = next(&mut input), if input.is_some() => match typed {
@@ -140,7 +140,7 @@ fn status(bytes: &[u8]) -> Value {
         .unwrap_or_else(|_| json!({"status": "Failure", "message": String::from_utf8_lossy(bytes)}))
 }
 
-/// Turns the end of a program into the end of this one.
+/// Turns the exit status of the program into that of this one.
 pub(crate) fn ended(status: &Value) -> anyhow::Result<()> {
     if status["status"] == "Success" {
         return Ok(());

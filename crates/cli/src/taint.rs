@@ -1,4 +1,4 @@
-//! `taint`: puts taints on clusters and takes them off.
+//! `taint`: adds taints to clusters and removes them.
 
 use anyhow::bail;
 use apimachinery::names;
@@ -135,7 +135,7 @@ impl Changes {
         Ok(changes)
     }
 
-    /// Returns the taints afterwards and what was done.
+    /// Returns the new taints and a message about the change.
     fn apply(
         &self,
         cluster: &str,
@@ -200,7 +200,7 @@ fn taint(spec: &str, adding: bool) -> anyhow::Result<Taint> {
     if parts.len() == 2 && !EFFECTS.contains(&effect) {
         bail!("invalid taint effect: {effect}, unsupported taint effect");
     }
-    // Without an effect the whole word is the key.
+    // Without an effect, the whole word is the key.
     let (key, value) = match pair.split_once('=') {
         Some(parts) if !effect.is_empty() => parts,
         _ => (pair, ""),

@@ -1,4 +1,4 @@
-//! The terminal of whoever types: raw while a remote program has it, and its size as it changes.
+//! The user's terminal: raw while a remote program uses it, and its size as it changes.
 
 use std::io::{IsTerminal, Read};
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// The terminal in raw mode: every key goes to the other side. Dropped, it is as it was before.
+/// The terminal in raw mode: every key goes to the other side. Dropping it restores the previous mode.
 #[derive(Debug)]
 pub(crate) struct Raw {
     before: Termios,
@@ -38,7 +38,7 @@ fn size() -> Option<Size> {
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// Returns the size now and whenever it changes.
+/// Returns the size now and after every change.
 pub(crate) fn sizes() -> anyhow::Result<mpsc::Receiver<Size>> {
     let mut changes = signal(SignalKind::window_change()).context("cannot follow the terminal's size")?;
     let (sender, receiver) = mpsc::channel(4);
@@ -57,9 +57,9 @@ pub(crate) fn sizes() -> anyhow::Result<mpsc::Receiver<Size>> {
     Ok(receiver)
 }
 
-/// Returns what is typed or piped in; it ends with the input.
+/// Returns typed or piped input; it ends with the input.
 ///
-/// A thread of its own reads: the program may end while nobody types.
+/// A separate thread reads: the program may end while no input arrives.
 pub(crate) fn input() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(8);
     std::thread::spawn(move || {
@@ -88,7 +88,7 @@ pub(crate) fn coloured() -> bool {
     })
 }
 
-/// Bright and readable on dark and light ground, in an order in which neighbours differ.
+/// Bright and readable on dark and light backgrounds, in an order in which neighbours differ.
 const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
 
 /// Returns the text in the colour of the `index`-th cluster.

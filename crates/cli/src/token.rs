@@ -181,7 +181,7 @@ pub(crate) fn key_hash(der: &[u8]) -> anyhow::Result<String> {
         let digest = Sha256::digest(certificate.public_key().raw);
         format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
     };
-    // What comes from a file may still be PEM.
+    // A file may still contain PEM.
     if let Some(Ok(pem)) = Pem::iter_from_buffer(der).next() {
         return Ok(text(&pem.parse_x509().context("the certificate authority is malformed")?));
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_as_kubernetes_tells_it() {
+    fn the_remaining_time_is_shown_as_kubernetes_shows_it() {
         for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),

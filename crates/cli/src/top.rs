@@ -1,7 +1,7 @@
-//! `top`: what pods and nodes of members use, as their metrics servers say.
+//! `top`: the resource usage of pods and nodes in members, from their metrics servers.
 //!
-//! In: `metrics.k8s.io` of each member, through the proxy. Out: one table with a column for the cluster. What one cluster
-//! cannot give does not hide the others.
+//! In: `metrics.k8s.io` of each member, through the proxy. Out: one table with a column for the cluster. A failure in one cluster
+//! does not hide the others.
 
 use anyhow::{anyhow, bail};
 use apimachinery::quantity::Quantity;
@@ -160,7 +160,7 @@ impl Shape {
         Ok(names.iter().map(|name| plane.known_member(name)).collect())
     }
 
-    /// Puts the greatest first, or leaves the order as it is.
+    /// Sorts in descending order, or leaves the order unchanged.
     fn sort<T>(&self, rows: &mut [T], usage: impl Fn(&T) -> Option<Usage>) {
         let key =
             |row: &T| usage(row).map(|usage| if self.sort_by == "cpu" { usage.cpu } else { usage.memory });
@@ -175,7 +175,7 @@ async fn has_metrics(member: &Server) -> anyhow::Result<()> {
     if served { Ok(()) } else { Err(anyhow!("metrics API not available")) }
 }
 
-/// Prints what went wrong in each cluster.
+/// Prints the errors of each cluster.
 fn finish(mut failures: Vec<(String, anyhow::Error)>) -> anyhow::Result<()> {
     if failures.is_empty() {
         return Ok(());
@@ -190,7 +190,7 @@ fn finish(mut failures: Vec<(String, anyhow::Error)>) -> anyhow::Result<()> {
     Err(Ended(1).into())
 }
 
-/// Runs something on every member, in parallel; returns what worked and what did not.
+/// Runs something on every member, in parallel; returns the results and the errors.
 async fn on_all<T, F>(members: &[Server], ask: F) -> (Vec<(String, T)>, Vec<(String, anyhow::Error)>)
 where
     F: AsyncFn(&Server) -> anyhow::Result<T>,
@@ -251,7 +251,7 @@ async fn pods_of(arguments: &Pods, member: &Server, namespace: Option<&str>) -> 
     let (labels, fields) = (arguments.shape.selector.as_deref(), arguments.field_selector.as_deref());
     let metrics = list(member, &format!("{root}/{}", place("pods")), labels, fields).await?;
     if metrics.is_empty() {
-        // Metrics lag behind; a pod that has none for long is worth a word.
+        // Metrics lag behind; if a pod has none for long, that is reported.
         let pods = list(member, &format!("/api/v1/{}", place("pods")), labels, fields).await?;
         for pod in &pods {
             let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or("");
@@ -328,7 +328,7 @@ fn pod_table(arguments: &Pods, pods: &[(String, Value)]) -> String {
     align_wide(&rows)
 }
 
-/// A node of a cluster: its name, what it has, what it uses if that is known.
+/// A node of a cluster: its name, its capacity, and its usage if known.
 struct Node {
     cluster: String,
     name: String,

@@ -1,4 +1,4 @@
-//! `unjoin`: takes a push-mode member out of the control plane and, if its kubeconfig is given, our accounts out of it.
+//! `unjoin`: removes a push-mode member from the control plane and, if its kubeconfig is given, our accounts from the member.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 pub async fn unjoin(arguments: UnjoinArguments) -> anyhow::Result<()> {
     let name = &arguments.name;
     clients::check_name(name)?;
-    // Before anything is removed: afterwards the command could not be repeated.
+    // This is checked before anything is removed: afterwards the command could not be repeated.
     let member = match &arguments.cluster_kubeconfig {
         Some(kubeconfig) => {
             let context = arguments.cluster_context.as_deref().unwrap_or(name);
@@ -127,7 +127,7 @@ async fn is_gone(clusters: &Api<Cluster>, name: &str, patience: Duration) -> any
     }
 }
 
-/// Returns what a cluster that is to go waits for.
+/// Returns what the deletion of a cluster waits for.
 async fn holders(control: &Client, name: &str) -> anyhow::Result<Vec<String>> {
     let space = names::execution_space(name);
     let mut held = Vec::new();
@@ -178,7 +178,7 @@ impl<K: Resource> std::fmt::Display for Key<'_, K> {
     }
 }
 
-/// The first few of some names.
+/// The first few of a list of names.
 fn listed(before: &str, names: &[String]) -> String {
     const FEW: usize = 5;
     match names.len() {
@@ -192,7 +192,7 @@ fn waiting(held: &[String]) -> String {
     if held.is_empty() { String::new() } else { format!("; it waits for {}", held.join(" and ")) }
 }
 
-/// Lets go of everything that waits for the member. Failures are told and passed over.
+/// Releases everything that waits for the member. Failures are reported and skipped.
 #[expect(clippy::print_stderr, reason = "commands talk to their user")]
 async fn force_out(control: &Client, name: &str) {
     let space = names::execution_space(name);
@@ -229,7 +229,7 @@ where
     }
 }
 
-/// Removes what join made in the member.
+/// Removes the objects that join created in the member.
 async fn clean_member(member: &Client, name: &str, namespace: &str) -> anyhow::Result<()> {
     let account = names::service_account(name);
     let role = names::cluster_role(&account);
@@ -264,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_told_before_anything_is_removed() {
-        // The control plane is never asked: its kubeconfig does not exist either.
+        // The control plane is never contacted: its kubeconfig does not exist either.
         let line = ["unjoin", "m1", "--cluster-kubeconfig=/no/member", "--kubeconfig=/no/plane"];
         let line = <Line as clap::Parser>::parse_from(line);
         let error = unjoin(line.arguments).await.expect_err("refused").to_string();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_waits_for_is_said_in_a_few_names() {
+    fn the_obstacles_of_a_cluster_are_a_few_names() {
         let names = |count: usize| (1..=count).map(|number| format!("ns/b{number}")).collect::<Vec<_>>();
         assert_eq!(listed(": ", &names(0)), "");
         assert_eq!(listed(": ", &names(2)), ": ns/b1, ns/b2");

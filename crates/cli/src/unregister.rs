@@ -1,6 +1,6 @@
-//! `unregister`: takes a cluster in pull mode out of its control plane, and the agent out of the cluster.
+//! `unregister`: removes a cluster in pull mode from its control plane, and the agent from the cluster.
 //!
-//! First what runs there, while the agent is still there to remove it; then the Cluster, then the agent.
+//! First the propagated objects, while the agent is there to remove them; then the Cluster, then the agent.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,8 +134,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     clean(&member, &arguments).await
 }
 
-/// Says that there is no such cluster. `register` sends everybody here who has an agent too many, also those whose Cluster was
-/// deleted by hand, or whose last `unregister` ended halfway.
+/// Reports that there is no such cluster. `register` refers all users with a leftover agent to this command, including those
+/// whose Cluster was deleted by hand, or whose last `unregister` was interrupted.
 fn unknown(name: &str, namespace: &str) -> String {
     format!(
         "no cluster object {name} found in karmada control Plane; hint: if it was deleted before and left its agent in the member, \
@@ -143,12 +143,12 @@ fn unknown(name: &str, namespace: &str) -> String {
     )
 }
 
-/// Removes what runs in the cluster, then the Cluster, and waits for both.
+/// Removes the propagated objects, then the Cluster, and waits for both.
 async fn leave(control: &Client, clusters: &Api<Cluster>, name: &str) -> Result<(), kube::Error> {
     const LOOK_EVERY: Duration = Duration::from_millis(500);
     let works = Api::<Work>::namespaced(control.clone(), &names::execution_space(name));
-    // A stock control plane takes the agent's right to Works away together with the Cluster, so they go first. Those that
-    // bindings make anew meanwhile go with the Cluster.
+    // A stock control plane revokes the agent's right to Works together with the Cluster, so they are removed first. Works that
+    // bindings create again meanwhile are removed with the Cluster.
     let all = works.list(&ListParams::default()).await?.items;
     let going: Vec<Option<String>> = all.iter().map(|work| work.metadata.uid.clone()).collect();
     for work in all.iter().filter(|work| work.metadata.deletion_timestamp.is_none()) {
@@ -172,7 +172,7 @@ async fn leave(control: &Client, clusters: &Api<Cluster>, name: &str) -> Result<
     Ok(())
 }
 
-/// What is gone already is as wanted.
+/// A missing object is already in the wanted state.
 fn passing(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
@@ -211,7 +211,7 @@ fn flag(container: &Container, name: &str) -> Option<String> {
     words.filter_map(|word| word.strip_prefix(&start)).next_back().map(str::to_owned)
 }
 
-/// Returns Secret and key of the file that the agent is told to read.
+/// Returns Secret and key of the file that the agent reads.
 fn place_of_kubeconfig(
     container: &Container,
     volumes: &[k8s_openapi::api::core::v1::Volume],
@@ -224,7 +224,7 @@ fn place_of_kubeconfig(
     Some((volume.secret.as_ref()?.secret_name.clone()?, path.file_name()?.to_str()?.to_owned()))
 }
 
-/// Removes what registering and the agent made in the member.
+/// Removes the objects that registration and the agent created in the member.
 async fn clean(member: &Client, arguments: &Arguments) -> anyhow::Result<()> {
     let namespace = arguments.cluster_namespace.as_str();
     let account = names::service_account(&arguments.name);

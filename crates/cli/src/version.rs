@@ -1,4 +1,4 @@
-//! `version`: what this program is, in the words of every Karmada component.
+//! `version`: the version of this program, in the words of every Karmada component.
 
 use clap::Args;
 
@@ -26,7 +26,7 @@ fn text(program: &str) -> String {
         "aarch64" => "arm64",
         other => other,
     };
-    // Scripts look for the words; a Rust build has no Go version.
+    // Scripts look for these words; a Rust build has no Go version.
     format!(
         "{program} version: version.Info{{GitVersion:\"v{}\", GitCommit:\"unknown\", GitShortCommit:\"unknown\", \
          GitTreeState:\"unknown\", BuildDate:\"unknown\", GoVersion:\"none\", Compiler:\"rustc\", \

@@ -59,7 +59,7 @@ pub struct Arguments {
     pub field_selector: Option<String>,
 }
 
-/// What is waited for.
+/// The state to wait for.
 #[derive(Debug)]
 enum Goal {
     Create,
@@ -109,7 +109,7 @@ impl Goal {
             (_, None) => false,
             (Self::Create, Some(_)) => true,
             (Self::Condition { name, value }, Some(object)) => {
-                // What speaks of an older object does not count.
+                // Conditions that describe an older generation do not count.
                 let generation = object["metadata"]["generation"].as_i64();
                 let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
                 conditions.into_iter().any(|condition| {
@@ -171,7 +171,7 @@ async fn on_server(
         Err(error) => return vec![error],
     };
     if matches!(goal, Goal::Delete) {
-        // What is not there is what is wanted.
+        // A missing object is the wanted state.
         failures.retain(|error| !failure::is_not_found(error));
     } else if items.is_empty() && failures.is_empty() {
         failures.push(anyhow!("{}no matching resources found", place_prefix(server)));
@@ -185,7 +185,7 @@ async fn on_server(
     failures
 }
 
-/// What is to be created may not be there yet.
+/// An object that is yet to be created may be missing.
 async fn first_look(
     server: &Server,
     asked: &Query,
@@ -225,7 +225,7 @@ async fn until(
     let mut pause = Duration::from_millis(50);
     let mut object = Some(item.object.clone());
     loop {
-        // Another object of the same name is not the one that was there.
+        // Another object with the same name is not the original one.
         let same = |found: &Value| found["metadata"]["uid"] == item.object["metadata"]["uid"];
         if goal.met(object.as_ref().filter(|found| !matches!(goal, Goal::Delete) || same(found))) {
             return Ok(());

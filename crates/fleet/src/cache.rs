@@ -1,13 +1,14 @@
-//! All objects of a kind, by the places they come from, and what happened to them lately.
+//! All objects of a kind, by the places they come from, and their recent events.
 //!
-//! What happens is appended to one log for all places, which all watches of the kind read ([`crate::watch`]). Each event says how far
-//! its place is known once the event has been told. A list that a member answers with becomes a group of events, and only the last
-//! of a group moves the place forward: whoever breaks off in the middle of it is told the group again.
+//! Events are appended to one log for all places, which all watches of the kind read ([`crate::watch`]). Each event says which
+//! version of its place is known after it. A list from a member becomes a group of events, and only the last event of a group
+//! advances the place: a reader that stops in the middle of a group gets the whole group again.
 //!
-//! A place that comes is one event: its reader takes the objects from the cache. A place that goes takes its objects with it, as
-//! one event, too. When a member's versions go back (it was restored from a backup), readers have to list again.
+//! A new place is one event: its reader takes the objects from the cache. The removal of a place, with its objects, is also one
+//! event. When a member's versions go back (it was restored from a backup), readers must list again.
 //!
-//! The log is bounded by events and by the bytes that nothing else keeps; a reader who falls out of it has to list again, too.
+//! The log is limited by events and by the bytes that only the log keeps. A reader that falls behind the log must list again,
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,16 +27,16 @@ use crate::plan::Kind;
 use crate::version::Versions;
 use crate::watch::Lost;
 
-/// How many events are kept for readers who have fallen behind or come back: a few minutes of a busy fleet.
+/// How many events are kept for readers that have fallen behind or come back: a few minutes of a busy fleet.
 const LOG_EVENTS: usize = 16_384;
-/// How many bytes of objects that are not there any more the log keeps.
+/// How many bytes of objects that no longer exist the log keeps.
 const LOG_BYTES: usize = 32 << 20;
 
-/// How long lists wait for the first list of a place: after the start of a cache, and when a place comes later.
+/// How long lists wait for the first list of a place: after the start of a cache, and when a place is added later.
 const FIRST_LISTS: Duration = Duration::from_secs(10);
 const LATER_LIST: Duration = Duration::from_secs(1);
 
-/// Where objects come from: a cluster, or one namespace of it where only some are kept.
+/// The source of objects: a cluster, or one of its namespaces if only some are kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     pub cluster: Arc<str>,
@@ -59,7 +60,7 @@ impl Place {
         }
     }
 
-    /// Says whether it may hold objects of a namespace; the empty one is all.
+    /// Returns whether it may contain objects of a namespace; the empty one stands for all.
     fn holds(&self, namespace: &str) -> bool {
         namespace.is_empty() || self.namespace.as_deref().is_none_or(|own| own == namespace)
     }
@@ -74,15 +75,15 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Why what is shown of a place may be old.
+/// Why the objects shown of a place may be outdated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// As the annotation shows it.
+    /// In the form of the annotation.
     pub since: Arc<str>,
     pub why: String,
 }
 
-/// An object and where it is.
+/// An object and its place.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub place: Place,
@@ -90,13 +91,13 @@ pub struct Found {
     pub stale: Option<Arc<str>>,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) place: Place,
-    /// How far the place is known once this group of events has been told.
+    /// The version of the place that is known after this group of events.
     pub(crate) at: u64,
-    /// It is the last of its group.
+    /// Whether the event is the last of its group.
     pub(crate) last: bool,
     pub(crate) what: What,
 }
@@ -107,7 +108,7 @@ pub(crate) enum What {
         old: Option<Arc<Entry>>,
         new: Option<Arc<Entry>>,
     },
-    /// The place has come, and its objects are in the cache.
+    /// The place was added, and its objects are in the cache.
     Came,
     Went(Vec<Arc<Entry>>),
     WentBack,
@@ -120,7 +121,7 @@ pub struct Cache {
     pub(crate) state: RwLock<State>,
     /// The number of the next event.
     pub(crate) end: watch::Sender<u64>,
-    /// Cancelled when nobody registers the kind any more.
+    /// Cancelled when no registry names the kind any more.
     pub closed: CancellationToken,
     pub(crate) budget: Arc<Budget>,
     limits: Limits,
@@ -139,19 +140,19 @@ pub(crate) struct State {
     pub(crate) log: VecDeque<Arc<Event>>,
     /// The number of the first event in the log.
     pub(crate) first: u64,
-    /// What the log keeps alive, about.
+    /// The approximate number of bytes that only the log keeps.
     log_bytes: usize,
 }
 
-/// What is known of a place.
+/// The state of a place.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     pub(crate) index: Index,
-    /// How far it is known; `None` until the first list has come.
+    /// The known version; `None` until the first list is complete.
     pub(crate) at: Option<u64>,
-    /// The number of the event by which it came, or by which its versions went back.
+    /// The number of the event with which it was added, or with which its versions went back.
     pub(crate) born: u64,
-    /// Whoever knows less than this cannot be told the rest: the log does not reach back so far.
+    /// A reader that knows less than this version cannot get the rest: the log does not reach back that far.
     pub(crate) floor: u64,
     stale: Option<Stale>,
     /// When it was first expected.
@@ -179,14 +180,14 @@ impl Cache {
         }
     }
 
-    /// Expects objects from a place.
+    /// Adds a place from which objects are expected.
     pub fn expect(&self, place: &Place) {
         let mut state = self.state.write();
         let shard = state.shards.entry(place.clone()).or_default();
         shard.expected.get_or_insert_with(Instant::now);
     }
 
-    /// Forgets a place and its objects.
+    /// Removes a place and its objects.
     pub fn forget(&self, place: &Place) {
         let mut state = self.state.write();
         let Some(shard) = state.shards.remove(place) else { return };
@@ -200,7 +201,7 @@ impl Cache {
         }
     }
 
-    /// Takes a complete list of a place. What did not change is left as it is.
+    /// Applies a complete list of a place. Unchanged objects are left alone.
     ///
     /// # Errors
     /// If there is no room for it; then nothing has changed.
@@ -208,7 +209,7 @@ impl Cache {
         self.replace_but(place, at, listed, &BTreeSet::new())
     }
 
-    /// Takes a complete list of a place, of which some objects are known and have not changed.
+    /// Applies a complete list of a place of which some objects are already known and unchanged.
     pub(crate) fn replace_but(
         &self,
         place: &Place,
@@ -270,7 +271,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns the key of an object of a list if it is known as it is.
+    /// Returns the key of an object in a list if the object is known and unchanged.
     pub(crate) fn knows(&self, place: &Place, object: &Value) -> Option<Box<str>> {
         let metadata = object.get("metadata")?;
         let text = |field: &str| metadata.get(field).and_then(Value::as_str);
@@ -281,7 +282,7 @@ impl Cache {
         known.is_as(revision, text("uid").unwrap_or("")).then_some(key)
     }
 
-    /// Takes a new or changed object from a watch.
+    /// Applies a new or changed object from a watch.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -290,7 +291,7 @@ impl Cache {
         let Some(shard) = state.shards.get_mut(place) else { return Ok(()) };
         let at = entry.revision;
         if shard.at.is_none_or(|known| at <= known) {
-            // Told already: a watch that was resumed may repeat itself.
+            // This event is already known: a resumed watch may repeat events.
             return Ok(());
         }
         let known = shard.index.get(entry.key()).map_or(0, |known| known.cost());
@@ -304,7 +305,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes the news that an object is gone; with its last state, if the member says it.
+    /// Applies a deletion, with the last state of the object if the member sent it.
     pub fn remove(&self, place: &Place, last: &Entry) {
         let mut state = self.state.write();
         let Some(shard) = state.shards.get_mut(place) else { return };
@@ -319,7 +320,7 @@ impl Cache {
         self.append(&mut state, group(place, at, changes(old, None)));
     }
 
-    /// Takes the news that nothing else has happened up to a version.
+    /// Advances a place to a version, without any events.
     pub fn progress(&self, place: &Place, at: u64) {
         let mut state = self.state.write();
         let Some(shard) = state.shards.get_mut(place) else { return };
@@ -327,11 +328,11 @@ impl Cache {
         if let Some(known) = &mut shard.at {
             *known = at.max(*known);
         }
-        // Whoever waits for a version may have been waiting for this one.
+        // A reader that waits for a version may have been waiting for this one.
         self.end.send_modify(|_| {});
     }
 
-    /// Notes that a place is not heard of, unless that is known; or, with `None`, that it is again.
+    /// Marks a place as stale, unless it already is; with `None`, marks it as fresh.
     pub fn mark(&self, place: &Place, stale: Option<Stale>) {
         if let Some(shard) = self.state.write().shards.get_mut(place) {
             shard.stale = match (shard.stale.take(), stale) {
@@ -352,7 +353,7 @@ impl Cache {
             state.log_bytes = state.log_bytes.saturating_sub(weight(&event));
             let number = state.first;
             state.first = state.first.saturating_add(1);
-            // An event from before the place came says nothing about the versions that it has now.
+            // An event from before the place was added says nothing about the versions that it has now.
             if let Some(shard) = state.shards.get_mut(&event.place).filter(|shard| number >= shard.born) {
                 shard.floor = shard.floor.max(event.at);
             }
@@ -360,8 +361,8 @@ impl Cache {
         self.end.send_replace(state.end());
     }
 
-    /// Waits, but not for long, until every place has been listed or is known to be away: after a start, clients that
-    /// know of objects must not be told that there are none.
+    /// Waits a limited time until every place has been listed or is known to be away. After a start, clients that know objects
+    /// must not see that there are none.
     pub async fn ready(&self) {
         let mut end = self.end.subscribe();
         loop {
@@ -381,12 +382,12 @@ impl Cache {
         until.max().filter(|until| *until > Instant::now())
     }
 
-    /// Returns how far each place is known.
+    /// Returns the known version of each place.
     pub fn versions(&self) -> Versions {
         self.state.read().versions()
     }
 
-    /// Returns the clusters that objects are expected from.
+    /// Returns the clusters from which objects are expected.
     pub fn clusters(&self) -> Vec<Arc<str>> {
         let mut clusters: Vec<_> =
             self.state.read().shards.keys().map(|place| place.cluster.clone()).collect();
@@ -404,7 +405,7 @@ impl Cache {
             .collect()
     }
 
-    /// Returns the objects of a name, one for each cluster that has it.
+    /// Returns the objects with a name, one for each cluster that has it.
     pub fn get(&self, key: &str) -> Vec<Found> {
         let state = self.state.read();
         let found =
@@ -412,7 +413,7 @@ impl Cache {
         found.collect()
     }
 
-    /// Returns the objects of a namespace, or all, from after a place and key on, as long as `take` says.
+    /// Returns the objects of a namespace, or all, after a place and key, until `take` stops.
     pub fn list(
         &self,
         namespace: &str,
@@ -434,7 +435,7 @@ impl Cache {
     /// Returns objects as they were at a version.
     ///
     /// # Errors
-    /// If that is not known any more.
+    /// If the log does not reach back that far.
     pub fn list_at(
         &self,
         versions: &Versions,
@@ -456,7 +457,7 @@ impl Cache {
         Ok(listed)
     }
 
-    /// Returns how many objects there are and what they cost, by cluster.
+    /// Returns the number of objects and their size, by cluster.
     pub fn sizes(&self) -> BTreeMap<Arc<str>, (usize, usize)> {
         let mut sizes = BTreeMap::new();
         for (place, shard) in &self.state.read().shards {
@@ -474,16 +475,16 @@ impl Cache {
     }
 }
 
-/// What to do with an object of a list.
+/// The decision about an object of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Take {
     Yes,
     No,
-    /// This one and all that follow belong to another page.
+    /// This object and all after it belong to another page.
     Enough,
 }
 
-/// The answer to a list.
+/// The result of a list.
 #[derive(Debug)]
 pub struct Listed {
     pub versions: Versions,
@@ -493,7 +494,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Takes objects of a place; returns whether more are wanted.
+    /// Takes objects of a place. Returns whether more are wanted.
     fn extend<'a>(
         &mut self,
         place: &Place,
@@ -515,7 +516,7 @@ impl Listed {
     }
 }
 
-/// Returns after which key the objects of a place are read by whoever has read up to somewhere; `None` if not at all.
+/// Returns the key after which the objects of a place must be read by a reader at this position; `None` if not at all.
 pub(crate) fn begins<'a>(
     place: &Place,
     namespace: &str,
@@ -557,7 +558,7 @@ impl Shard {
     }
 }
 
-/// Returns what has happened to an object. If another object has its name now, it has gone, and the other one has come.
+/// Returns the events of a change. If another object now has the name, the old one was deleted and the new one was added.
 fn changes(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Vec<What> {
     match (old, new) {
         (None, None) => Vec::new(),
@@ -568,7 +569,7 @@ fn changes(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Vec<What> {
     }
 }
 
-/// Returns the events of a group: whoever has heard them all knows the place up to a version.
+/// Returns the events of a group: after all of them, the place is known up to the version.
 fn group(place: &Place, at: u64, changes: Vec<What>) -> impl Iterator<Item = Event> {
     let count = changes.len();
     let event =
@@ -580,7 +581,7 @@ fn after(start: Instant, time: Duration) -> Instant {
     start.checked_add(time).unwrap_or(start)
 }
 
-/// Returns what only the log keeps of an event's objects.
+/// Returns the bytes of an event's objects that only the log keeps.
 fn weight(event: &Event) -> usize {
     match &event.what {
         What::Changed { old, .. } => old.as_ref().map_or(0, |old| old.cost()),

@@ -1,10 +1,10 @@
-//! How an object of a member lies in memory, and how it is written to clients.
+//! How a member's object is kept in memory, and how it is written for clients.
 //!
-//! The body is compact JSON in three parts without anything between them: what stands inside of `annotations`, what stands inside
-//! of `labels`, and the rest from the remaining metadata on. An answer is put together from slices: the kind, an annotation that
-//! names the cluster, a resource version, the parts. Nothing is parsed to serve a read, and labels are looked up in the text.
+//! The body is compact JSON in three parts without anything between them: the content of `annotations`, the content of `labels`,
+//! and the rest from the remaining metadata on. An answer is assembled from slices: the kind, an annotation that names the
+//! cluster, a resource version, the parts. A read parses nothing, and labels are searched in the text.
 //!
-//! What lists of any kind are searched by is read once, when the object arrives ([`Facts`]).
+//! The fields by which all kinds can be searched are read once, when the object arrives ([`Facts`]).
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 
 use crate::plan::Kind;
 
-/// Says since when a member has not been heard of, on everything that is shown from it.
+/// Annotation: since when the member has not answered, on everything that is shown from it.
 pub const STALE_SINCE: &str = "search.karmada.io/stale-since";
 
-/// What an entry takes beside its texts, roughly: the structure itself, its place in the set, its postings.
+/// The approximate size of an entry besides its texts: the structure itself, its place in the set, its postings.
 pub(crate) const OVERHEAD: usize = 320;
 
 /// An object of a member.
@@ -25,7 +25,7 @@ pub(crate) const OVERHEAD: usize = 320;
 pub struct Entry {
     /// `namespace/name`, or the name.
     key: Box<str>,
-    /// The member's own version of it.
+    /// The member's own resource version.
     pub revision: u64,
     pub facts: Facts,
     annotations: u32,
@@ -33,11 +33,11 @@ pub struct Entry {
     body: Box<str>,
 }
 
-/// What objects are searched by. The texts are shared by all entries of a kind that have the same.
+/// The searchable facts of an object. All entries of a kind with the same text share it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     pub uid: Box<str>,
-    /// In seconds since 1970; 0 if it does not say.
+    /// In seconds since 1970; 0 if the object has no such time.
     pub created: i64,
     /// In one word, as `kubectl get` shows it; empty if the kind has none.
     pub status: Arc<str>,
@@ -59,7 +59,7 @@ pub enum Unusable {
 }
 
 impl Entry {
-    /// Reads an object as a member sends it.
+    /// Reads an object in the form in which a member sends it.
     pub fn new(kind: &Kind, mut object: Value) -> Result<Self, Unusable> {
         let facts = Facts::of(kind, &object);
         let fields = object.as_object_mut().ok_or(Unusable::Shape)?;
@@ -104,7 +104,7 @@ impl Entry {
             facts,
             annotations: narrow(annotations)?,
             labels: narrow(labels)?,
-            // A copy of the right size: an allocator may leave what is only shrunk where it is.
+            // A copy of the right size: an allocator may leave a block in place when it only shrinks.
             body: Box::from(body.as_str()),
         })
     }
@@ -122,12 +122,12 @@ impl Entry {
         self.names().0
     }
 
-    /// Says whether it is the same state of the same object.
+    /// Returns whether it is the same state of the same object.
     pub(crate) fn is_as(&self, revision: u64, uid: &str) -> bool {
         self.revision == revision && *self.facts.uid == *uid
     }
 
-    /// Returns how much of the caches' limit it takes.
+    /// Returns how much it counts towards the caches' limit.
     pub fn cost(&self) -> usize {
         self.size().saturating_add(OVERHEAD)
     }
@@ -179,7 +179,7 @@ impl Entry {
         put(rest);
     }
 
-    /// Returns the object as clients see it, as a tree.
+    /// Returns the object as clients see it, as JSON values.
     pub fn to_value(&self, kind: &Kind, shown: &Shown<'_>) -> Value {
         let mut text = Vec::with_capacity(self.body.len().saturating_add(256));
         self.write(&mut text, kind, shown);
@@ -187,7 +187,7 @@ impl Entry {
     }
 }
 
-/// What is added to an object when it is shown. None of it needs escaping.
+/// The parts that are added when an object is shown. None of them needs escaping.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     pub cluster: &'a str,
@@ -211,7 +211,7 @@ fn write_members(out: &mut String, members: &Map<String, Value>) {
     }
 }
 
-/// Labels are found in the text: valid ones have no character that JSON escapes.
+/// Labels are searched in the text: valid ones have no character that JSON escapes.
 impl Labels for Entry {
     fn label(&self, wanted: &str) -> Option<&str> {
         let mut rest = self.parts().1;
@@ -279,7 +279,7 @@ fn status(kind: &Kind, object: &Value) -> String {
     }
 }
 
-/// Returns the images of a pod or of the pods that a workload makes.
+/// Returns the images of a pod or of a workload's pods.
 fn images(object: &Value) -> Box<[Arc<str>]> {
     let specs = ["/spec", "/spec/template/spec", "/spec/jobTemplate/spec/template/spec"];
     let lists = ["initContainers", "containers", "ephemeralContainers"];
@@ -346,7 +346,7 @@ mod tests {
             (Some("web"), Some("front"), None)
         );
         let odd = json!({"metadata": {"name": "a", "resourceVersion": "1", "labels": {"a\"": "b\\", "app": "web"}}});
-        // What no server accepts as a label must not lead out of the labels.
+        // An invalid label must not lead the search out of the labels.
         let _ = Entry::new(&Kind::test("", "v1", "Pod", "pods"), odd).unwrap().label("app");
     }
 
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_should_not_send_is_refused() {
+    fn an_object_that_a_member_should_not_send_is_refused() {
         let kind = Kind::test("", "v1", "Pod", "pods");
         let refused = |object: Value| Entry::new(&kind, object).unwrap_err();
         assert_eq!(refused(json!([])), Unusable::Shape);

@@ -1,15 +1,15 @@
 //! Follows one collection of one member: lists it once, then resumes its watch for as long as the member lets us.
 //!
-//! What is believed of a member:
-//! - A list replaces what is known, unless its version is older than what is known: a server that lags behind answers like that, and
-//!   so does one that was restored. Only when it says so several times in a row, the versions have really gone back.
-//! - An empty list in place of objects is believed when a second one says the same.
-//! - After a failure, or a long silence, the watch goes on where it was. A short list comes before, which shows whether the member
-//!   answers and whether the versions have gone back.
-//! - A page that is too large is asked for again with fewer objects.
-//! - What is listed again and has not changed stays as it is; what is new needs room from the moment it is read.
+//! Which answers of a member are believed:
+//! - A list replaces the known state, unless its version is older: a server that lags behind answers like that, and so does one
+//!   that was restored. Only after several such answers in a row have the versions really gone back.
+//! - An empty list instead of objects is believed when a second one says the same.
+//! - After a failure, or a long silence, the watch resumes where it was. A short list before that shows whether the member
+//!   answers and whether its versions have gone back.
+//! - A page that is too large is requested again with fewer objects.
+//! - Objects that are listed again and have not changed stay as they are. New ones need room from the moment they are read.
 //!
-//! While nothing is heard, what is known stays and is marked as stale; also while a member takes too long to answer.
+//! While a member is silent, or takes too long to answer, its known state remains and is marked as stale.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,21 +27,21 @@ pub use crate::source::{Error, Event, Events, Items, Page, Source};
 
 /// How many objects a page has at first.
 const PAGE: u32 = 500;
-/// No member has more objects of a kind; a list that goes on is a lie.
+/// No member has more objects of a kind; a list that continues beyond this is broken.
 const LIST_LIMIT: usize = 2_000_000;
-/// When a member that has not answered counts as one that is not heard of.
+/// After this time without an answer, a member counts as stale.
 const SLOW: Duration = Duration::from_secs(5);
-/// How long a page may take.
+/// The time limit for a page.
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a watch lasts at least, in seconds; it ends by itself and is resumed.
+/// The minimum duration of a watch, in seconds; it ends by itself and is resumed.
 const WATCH_SECONDS: std::ops::Range<u64> = 300..600;
-/// How long a watch may say nothing before the member is asked whether it is there: members tell how far they are about once a minute,
-/// but need not. Connections whose packets are dropped tell nobody.
+/// How long a watch may be silent before the member is probed. Members report their version about once a minute, but need not.
+/// Connections whose packets are dropped report nothing.
 const SILENCE: Duration = Duration::from_secs(90);
-/// How long to rest after failures: doubled each time, at most the second.
+/// The pauses after failures: doubled each time, up to the second value.
 const FIRST_REST: Duration = Duration::from_millis(250);
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// So many answers with an older version in a row are the truth.
+/// After this many answers with an older version in a row, they are believed.
 const BACK: u32 = 3;
 
 /// Waits; tests do not.
@@ -57,7 +57,7 @@ impl Default for Pace {
     }
 }
 
-/// What went wrong.
+/// A failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     #[error(transparent)]
@@ -85,18 +85,18 @@ pub struct Follower {
 /// How a watch ends without trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// As it was meant to.
+    /// In order.
     Itself,
-    /// It has said nothing for long, or should have ended: the member may have forgotten it, or be away.
+    /// It has been silent for long, or should have ended: the member may have forgotten it, or be away.
     Silence,
 }
 
-/// What is known of the member between two tries.
+/// The state between two attempts.
 #[derive(Debug, Default)]
 struct Known {
-    /// Where the watch goes on; `None` if everything has to be listed.
+    /// Where the watch resumes; `None` if everything must be listed.
     at: Option<u64>,
-    /// The last try failed, or ended in silence.
+    /// The last attempt failed, or ended in silence.
     shaken: bool,
     /// How often in a row the member has answered with an older version.
     older: u32,
@@ -104,9 +104,9 @@ struct Known {
 }
 
 impl Follower {
-    /// Follows until told to stop.
+    /// Follows until it is stopped.
     pub async fn run(&self, stop: &CancellationToken) {
-        // A follower before this one may have left something to go on from.
+        // A follower before this one may have left a version from which to resume.
         let mut known =
             Known { at: self.cache.versions().get(&self.place), shaken: true, ..Known::default() };
         let mut failures: u32 = 0;
@@ -145,7 +145,7 @@ impl Follower {
         self.cache.mark(&self.place, Some(Stale { since: since.into(), why }));
     }
 
-    /// Waits for an answer, but not for ever, and tells soon that it does not come.
+    /// Waits for an answer for a limited time, and marks the place as stale soon if none arrives.
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
         let mut answer = std::pin::pin!(answer);
         if let Ok(answer) = tokio::time::timeout(SLOW, &mut answer).await {
@@ -161,11 +161,11 @@ impl Follower {
     fn rest(&self, failures: u32) -> Duration {
         let rest =
             self.pace.first_rest.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(10)));
-        // A fifth is chance, so that not all come back at once.
+        // A fifth is random, so that not all followers return at the same time.
         rest.min(self.pace.longest_rest).mul_f64(rand::random_range(1.0..1.2))
     }
 
-    /// Decides how to go on after trouble; returns whether the next try is a smaller one.
+    /// Decides how to continue after a failure. Returns whether the next attempt is a smaller one.
     fn judge(&self, trouble: &Trouble, known: &mut Known) -> bool {
         match trouble {
             Trouble::Source(Error::Expired) => {
@@ -174,7 +174,7 @@ impl Follower {
             }
             Trouble::Source(Error::TooLarge(_)) => {
                 let page = known.page.unwrap_or(PAGE);
-                // Even a single object was too large: there is nothing to lose by asking for many again.
+                // Even a single object was too large, so nothing is lost by requesting many again.
                 known.page = (page > 1).then(|| (page / 4).max(1));
                 page > 1
             }
@@ -190,7 +190,7 @@ impl Follower {
         }
     }
 
-    /// Lists if that is needed, and watches until the watch ends.
+    /// Lists if necessary, and watches until the watch ends.
     async fn once(&self, known: &mut Known) -> Result<End, Trouble> {
         let at = match known.at {
             Some(at) if known.shaken => {
@@ -246,7 +246,7 @@ impl Follower {
         Ok(Entry::new(&self.cache.kind, object)?)
     }
 
-    /// Lists everything; returns the version of the list.
+    /// Lists everything. Returns the version of the list.
     async fn list(&self, known: &mut Known) -> Result<u64, Trouble> {
         let before = self.cache.versions().get(&self.place);
         let mut read = self.pages(known).await?;
@@ -287,7 +287,7 @@ impl Follower {
             for object in page.items {
                 self.take(object?, &mut read)?;
             }
-            // A member may also answer with empty pages for ever.
+            // A member could also answer with empty pages for ever.
             pages = pages.saturating_add(1);
             if read.new.len().saturating_add(read.same.len()) > LIST_LIMIT || pages > LIST_LIMIT / 100 {
                 return Err(Trouble::Endless);
@@ -300,7 +300,7 @@ impl Follower {
         }
     }
 
-    /// Takes an object of a list. What is known already is not made again.
+    /// Adds an object of a list. Known objects are not created again.
     fn take(&self, object: Value, read: &mut Read) -> Result<(), Trouble> {
         if let Some(key) = self.cache.knows(&self.place, &object) {
             read.same.insert(key);
@@ -311,24 +311,24 @@ impl Follower {
                 read.reserved.add(entry.cost())?;
                 read.new.push(entry);
             }
-            // The others are not to suffer for it.
+            // Other objects must not suffer for it.
             Err(error) => tracing::warn!(place = %self.place, %error, "an object is passed over"),
         }
         Ok(())
     }
 }
 
-/// Returns the moment after some time from now.
+/// Returns the moment after a duration from now.
 pub(crate) fn in_future(time: Duration) -> tokio::time::Instant {
     let now = tokio::time::Instant::now();
     now.checked_add(time).unwrap_or(now)
 }
 
-/// What the pages of a list have said so far.
+/// The pages of a list read so far.
 struct Read {
     version: Option<u64>,
     new: Vec<Entry>,
-    /// The keys of objects that are as they were.
+    /// The keys of unchanged objects.
     same: BTreeSet<Box<str>>,
     reserved: Reserved,
 }
@@ -344,7 +344,7 @@ impl Read {
     }
 }
 
-/// Room for what has been read and is not in the cache yet, so that several long lists at once do not take more than there is.
+/// Room for objects that have been read but are not in the cache yet, so that several long lists at once do not exceed the limit.
 struct Reserved {
     budget: Arc<Budget>,
     bytes: usize,

@@ -1,6 +1,6 @@
-//! The objects of one place, sorted by name, and by the words they are searched by.
+//! The objects of one place, sorted by name, and indexed by the words that can be searched.
 //!
-//! A word (a status, a node, an image) is stored once for all objects that have it; the index of the words keeps them.
+//! A word (a status, a node, an image) is stored once for all objects that have it; the index keeps the words.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -40,7 +40,7 @@ impl Ord for ByKey {
     }
 }
 
-/// What objects have words for.
+/// The fields whose words are indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     Status,
@@ -53,9 +53,9 @@ type Postings = BTreeMap<Arc<str>, BTreeSet<ByKey>>;
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     entries: BTreeSet<ByKey>,
-    /// Of statuses, nodes and images. Objects without a word are in none.
+    /// Indexes of statuses, nodes and images. Objects without a word are not in the index.
     words: [Postings; 3],
-    /// What all entries cost together.
+    /// The total size of all entries.
     pub(crate) cost: usize,
 }
 
@@ -86,7 +86,7 @@ impl Index {
         self.entries.get(key).map(|found| &found.0)
     }
 
-    /// Puts an object in, with its words shared; returns it and the one it replaces.
+    /// Inserts an object, with shared words. Returns it and the one that it replaces.
     pub(crate) fn insert(&mut self, mut entry: Entry) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let old = self.remove(entry.key());
         let share = |words: &Postings, word: &mut Arc<str>| {
@@ -124,7 +124,7 @@ impl Index {
         Some(old)
     }
 
-    /// Walks the objects of a namespace, or all, from after a key on.
+    /// Walks the objects of a namespace, or all, after a key.
     pub(crate) fn walk<'a>(
         &'a self,
         namespace: &str,
@@ -145,7 +145,7 @@ impl Index {
         found.map(|(_, set)| set.len()).sum()
     }
 
-    /// Returns the objects that have one of the words that satisfy a condition, sorted by key, each once, from after a key on.
+    /// Returns the objects that have one of the words that satisfy a condition, sorted by key, each once, after a key.
     pub(crate) fn with(
         &self,
         field: Field,
@@ -156,7 +156,7 @@ impl Index {
         let found = self.postings(field).iter().filter(|(word, _)| wanted(word));
         let mut sets: Vec<_> =
             found.map(|(_, set)| set.range::<str, _>((from, Bound::Unbounded)).peekable()).collect();
-        // The least key of each set: there may be as many sets as there are words, and only a part of their objects is wanted.
+        // The least key of each set: there may be as many sets as there are words, and only some of their objects are wanted.
         let mut next: BinaryHeap<Reverse<(&str, usize)>> = BinaryHeap::new();
         for (number, set) in sets.iter_mut().enumerate() {
             next.extend(set.peek().map(|found| Reverse((found.0.key(), number))));
@@ -179,7 +179,7 @@ impl Index {
         self.entries.iter().map(|found| &found.0)
     }
 
-    /// Computes everything anew and compares.
+    /// Recomputes everything and compares.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         assert_eq!(self.cost, self.iter().map(|entry| entry.cost()).sum::<usize>());

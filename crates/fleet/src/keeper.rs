@@ -1,9 +1,10 @@
-//! Keeps the caches in step with the plan, and tells in each registry's status how that goes.
+//! Keeps the caches in step with the plan, and reports the result in each registry's status.
 //!
-//! Watches: ResourceRegistry, Cluster. Writes: the condition `Cached` of ResourceRegistries (Karmada's write no status).
+//! Watches: ResourceRegistry, Cluster. Writes: the condition `Cached` of ResourceRegistries (Karmada's controller writes no
+//! status).
 //!
-//! A kind that is registered has a cache, even if no cluster is meant. Each place of a kind has one follower; followers of a
-//! cluster share a client, which is made anew when the way to the cluster changes.
+//! Every registered kind has a cache, even if no cluster matches. Each place of a kind has one follower. The followers of a
+//! cluster share a client, which is replaced when the route to the cluster changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,24 +31,24 @@ use crate::follow::{Follower, Pace, in_future};
 use crate::plan::{Kind, Plan, SELECTORS, plan};
 use crate::source::Collection;
 
-/// How long changes are gathered before the plan is made anew.
+/// How long changes are collected before the plan is computed again.
 const GATHER: Duration = Duration::from_millis(50);
-/// How often the plan is made anew without a change: definitions come, Secrets change.
+/// How often the plan is computed again without a change: definitions are created, Secrets change.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How often the status of registries is looked at.
+/// How often the status of registries is updated.
 const TELL: Duration = Duration::from_secs(1);
 /// How long requests wait for the first plan after a start.
 const FIRST_PLAN: Duration = Duration::from_secs(10);
-/// How many complaints a condition names.
+/// How many problems a condition names.
 const COMPLAINTS: usize = 5;
 
-/// Tells how the control plane serves a kind, by its `apiVersion` and name.
+/// Returns how the control plane serves a kind, by its `apiVersion` and name.
 pub type Resolve = Arc<dyn Fn(&str, &str) -> Option<Kind> + Send + Sync>;
 
-/// Finds out how the control plane reaches a cluster.
+/// Finds the control plane's route to a cluster.
 pub type FindWay = Arc<dyn Fn(Arc<Cluster>) -> BoxFuture<'static, member::Result<Connection>> + Send + Sync>;
 
-/// A registry whose objects are wanted in OpenSearch, too.
+/// A registry whose objects are also sent to OpenSearch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     pub registry: String,
@@ -71,7 +72,7 @@ impl std::fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Returns a fleet whose objects may take so many bytes of memory.
+    /// Returns a fleet whose objects may take this many bytes of memory.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             caches: RwLock::default(),
@@ -91,36 +92,36 @@ impl Fleet {
         self.caches.read().values().cloned().collect()
     }
 
-    /// Returns a client with the credentials that objects are followed with, if the cluster is followed.
+    /// Returns a client with the credentials of the followers, if the cluster is followed.
     pub fn client(&self, cluster: &str) -> Option<Client> {
         self.clients.read().get(cluster).cloned()
     }
 
-    /// Waits, but not for long, until it is known what is registered.
+    /// Waits a limited time until the registered kinds are known.
     pub async fn planned(&self) {
         let mut planned = self.planned.subscribe();
         let _ = tokio::time::timeout(FIRST_PLAN, planned.wait_for(|count| *count > 0)).await;
     }
 
-    /// Returns how many bytes the caches hold, and how many they may.
+    /// Returns how many bytes the caches hold, and their limit.
     pub fn memory(&self) -> (usize, usize) {
         (self.budget.used(), self.budget.limit())
     }
 
-    /// Returns the registries whose objects are wanted in OpenSearch, and tells of changes.
+    /// Returns the registries whose objects are also sent to OpenSearch, and notifies about changes.
     pub fn backends(&self) -> tokio::sync::watch::Receiver<Vec<Backend>> {
         self.backends.subscribe()
     }
 
-    /// Adds the cache of a kind, or returns the one that is there.
+    /// Adds the cache of a kind, or returns the existing one.
     pub fn add(&self, kind: &Kind) -> Arc<Cache> {
         let key = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
         let mut caches = self.caches.write();
         caches.entry(key).or_insert_with(|| Arc::new(Cache::new(kind.clone(), self.budget.clone()))).clone()
     }
 
-    /// Forgets what is not in the plan any more, whether or not anybody followed it to the last: a cluster may have got another way
-    /// in the same moment.
+    /// Removes everything that is no longer in the plan, even if no follower runs for it any more: a cluster may have got another
+    /// route at the same moment.
     fn keep_only(&self, kinds: &BTreeMap<Kind, BTreeSet<Place>>) {
         self.caches.write().retain(|_, cache| {
             let planned = kinds.get(&cache.kind);
@@ -136,7 +137,7 @@ impl Fleet {
         });
     }
 
-    /// Keeps everything in step until told to stop.
+    /// Keeps the caches in step until it is stopped.
     pub fn start(
         self: &Arc<Self>,
         control: Client,
@@ -159,7 +160,7 @@ impl Fleet {
         let stop = supervisor.token().clone();
         let changed = keeper.changed.clone();
         keeper.registries.subscribe(move |change| {
-            // A status of our own is not news.
+            // A change of only the status is our own.
             let spec = |registry: &Option<Arc<ResourceRegistry>>| {
                 registry.as_ref().map(|registry| registry.spec.clone())
             };
@@ -191,7 +192,7 @@ impl Fleet {
     }
 }
 
-/// What decides about a cluster's part in the plan and the way to it.
+/// The facts about a cluster that determine its part in the plan and the route to it.
 fn facts(cluster: Option<&Cluster>) -> Option<serde_json::Value> {
     let cluster = cluster?;
     let going = cluster.metadata.deletion_timestamp.is_some();
@@ -206,7 +207,7 @@ struct Keeper {
     registries: Arc<Mirror<ResourceRegistry>>,
     clusters: Arc<Mirror<Cluster>>,
     followed: Mutex<HashMap<(Kind, Place), CancellationToken>>,
-    /// The way to each cluster that is followed, or why there is none.
+    /// The route to each cluster that is followed, or why there is none.
     ways: Mutex<HashMap<String, Result<Connection, String>>>,
     changed: Arc<Notify>,
     supervisor: Supervisor,
@@ -238,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// Makes the plan and carries it out; returns what is wrong with which registry.
+    /// Computes the plan and carries it out. Returns the problems of each registry.
     async fn carry_out(&self) -> BTreeMap<String, BTreeSet<String>> {
         let registries = self.registries.all();
         let clusters = self.clusters.all();
@@ -247,7 +248,7 @@ impl Keeper {
             plan(registries.iter().map(|registry| &**registry), &known, &*self.resolve);
         let needed: BTreeSet<&str> = kinds.values().flatten().map(|place| &*place.cluster).collect();
         self.find_ways(&needed, &clusters).await;
-        // First what goes: a place that becomes part of another one must not take the other's objects along.
+        // Removals come first: a place that becomes part of another one must not take the other's objects along.
         let mut followed = self.followed.lock();
         followed.retain(|(kind, place), stop| {
             let stays = kinds.get(kind).is_some_and(|places| places.contains(place));
@@ -284,7 +285,7 @@ impl Keeper {
         complaints
     }
 
-    /// Finds out how the clusters are reached. Those whose way has changed are followed anew, from where they were.
+    /// Finds the routes to the clusters. Clusters whose route has changed are followed anew, from where they were.
     async fn find_ways(&self, needed: &BTreeSet<&str>, clusters: &[Arc<Cluster>]) {
         let mut found = HashMap::new();
         for cluster in clusters {
@@ -306,7 +307,7 @@ impl Keeper {
                 clients.insert(name.clone(), client);
             }
             if !same {
-                // The followers of the old way end; what they knew stays in the caches.
+                // The followers of the old route end; the caches keep what they knew.
                 self.followed.lock().retain(|(_, place), stop| {
                     let stays = *place.cluster != **name;
                     if !stays {
@@ -320,7 +321,7 @@ impl Keeper {
         *self.fleet.clients.write() = clients;
     }
 
-    /// Starts a follower; returns what ends it.
+    /// Starts a follower. Returns the handle that ends it.
     fn follow(&self, cache: &Arc<Cache>, place: &Place) -> CancellationToken {
         let stop = self.supervisor.token().child_token();
         let Some(client) = self.fleet.client(&place.cluster) else {
@@ -394,7 +395,7 @@ impl Keeper {
     }
 }
 
-/// The condition of a registry: everything it names is followed.
+/// The condition of a registry: everything that it names is followed.
 pub const CACHED: &str = "Cached";
 
 /// Returns the condition if it differs from the old one.

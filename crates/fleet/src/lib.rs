@@ -1,18 +1,17 @@
 //! The fleet as one cluster: copies of members' objects, and how they are listed, watched and searched together.
 //!
-//! In: ResourceRegistries, which say what of which members is kept, and the members' own lists and watches. Out: one [`Cache`]
-//! for each kind, with the objects of all members; lists and watches over all of them, whose resource versions name every member
-//! ([`version`]). Does not serve HTTP and asks nobody whether something may be seen: that is up to
-//! whoever shows it.
+//! In: ResourceRegistries, which say which objects of which members are kept, and the members' own lists and watches. Out: one
+//! [`Cache`] for each kind, with the objects of all members; lists and watches over all of them, whose resource versions name
+//! every member ([`version`]). Does not serve HTTP and does not authorise reads: the caller does both.
 //!
 //! | Module | Holds |
 //! |---|---|
 //! | [`plan`] | which kinds are kept from which clusters and namespaces |
-//! | [`keeper`] | carries the plan out, and tells what became of it in the registries' status |
-//! | [`follow`] | one list and watch: pages, resuming, what is believed of a member |
-//! | [`entry`] | how an object lies in memory, and how it is written to clients |
-//! | [`cache`] | all objects of a kind, and what happened to them |
-//! | [`watch`] | a reader of what happened |
+//! | [`keeper`] | carries the plan out, and reports the result in the registries' status |
+//! | [`follow`] | one list and watch: pages, resuming, which answers of a member are believed |
+//! | [`entry`] | how an object is kept in memory, and how it is written for clients |
+//! | [`cache`] | all objects of a kind, and their recent events |
+//! | [`watch`] | a reader of the events |
 //! | `past` | how the objects were at a version, for later pages of a list |
 //! | [`version`] | resource versions and continue tokens over several clusters |
 //! | [`query`] | a language for searching, answered from the caches |

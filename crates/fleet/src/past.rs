@@ -1,7 +1,7 @@
-//! How the objects of a kind were at a version that the log still reaches: what later pages of a list are answered from.
+//! The objects of a kind as they were at a version that the log still reaches: later pages of a list are answered from this.
 //!
-//! The log keeps what each change has replaced, so that the changes since a version can be taken back, the newest first. Nothing else is
-//! kept for lists that are read in pages.
+//! The log keeps the old object of each change, so that the changes since a version can be undone, the newest first. Nothing else
+//! is kept for paged lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::index::Index;
 use crate::version::Versions;
 use crate::watch::Lost;
 
-/// What was there of the objects of a place that have changed since; `None` for those that have come since.
+/// The old objects of a place that have changed since the version; `None` for those that have been added since.
 pub(crate) type Before = BTreeMap<Box<str>, Option<Arc<Entry>>>;
 
-/// Returns, for each place that a version names, what has changed since.
+/// Returns, for each place in a version, what has changed since.
 ///
 /// # Errors
-/// If the log does not reach back so far, or a place is not the same any more.
+/// If the log does not reach back that far, or a place has been replaced.
 pub(crate) fn before(state: &State, versions: &Versions) -> Result<BTreeMap<Place, Before>, Lost> {
     let mut places = BTreeMap::new();
     for (place, asked) in versions.iter() {
@@ -46,7 +46,7 @@ pub(crate) fn before(state: &State, versions: &Versions) -> Result<BTreeMap<Plac
                 }
             }
             What::Changed { .. } => {}
-            // What is further back belongs to a place that was given up, or to a time that has been taken back.
+            // Earlier events belong to a place that was removed, or to versions that were undone.
             What::Came | What::Went(_) | What::WentBack => {
                 done.insert(event.place.clone());
             }
@@ -55,7 +55,7 @@ pub(crate) fn before(state: &State, versions: &Versions) -> Result<BTreeMap<Plac
     Ok(places)
 }
 
-/// Walks the objects that a place had, as [`Index::walk`] walks those that it has.
+/// Walks the objects that a place had, like [`Index::walk`] walks its current ones.
 pub(crate) fn walk<'a>(
     index: &'a Index,
     before: &'a Before,
@@ -115,7 +115,7 @@ mod tests {
         listed.found.iter().map(one).collect()
     }
 
-    /// Reads a list in pages of one object, with something happening before each page but the first.
+    /// Reads a list in pages of one object, with changes before each page but the first.
     fn pages(cache: &Cache, namespace: &str, mut between: impl FnMut(usize)) -> Result<Vec<String>, Lost> {
         let versions = cache.versions();
         let (mut all, mut after) = (Vec::new(), None::<(Place, String)>);
@@ -144,7 +144,7 @@ mod tests {
         let whole = shown(&cache.list("", None, |_, _| Take::Yes));
         let (one, two) = (Place::cluster("m1"), Place::cluster("m2"));
         let seen = pages(&cache, "", |page| match page {
-            // Before, at and behind the place where the reader is: new, changed, gone, and back again.
+            // Before, at and after the reader's position: new, changed, deleted, and created again.
             1 => {
                 for (key, revision) in [("a/a", 11), ("a/c", 12), ("a/d", 13), ("a/d", 14)] {
                     cache.put(&one, entry(key, revision)).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_back_is_told() {
+    fn a_version_outside_of_the_log_is_an_error() {
         let cache = cache(3);
         let place = Place::cluster("m1");
         bring(&cache, "m1", 10, &["a/x"]);
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(shown(&at(12).unwrap()), ["m1:a/x@12"]);
         assert_eq!(at(10).unwrap_err(), Lost::Behind(place.clone()));
         assert_eq!(at(20).unwrap_err(), Lost::Ahead { place: place.clone(), asked: 20, known: 14 });
-        // Given up and taken on again, with changes of both times in the log.
+        // Removed and added again, with changes from both periods in the log.
         cache.forget(&place);
         bring(&cache, "m1", 13, &["a/y"]);
         assert_eq!(shown(&at(13).unwrap()), ["m1:a/y@13"]);

@@ -1,9 +1,9 @@
 //! Which kinds are kept from which clusters and namespaces: the sum of all ResourceRegistries.
 //!
-//! In: registries, clusters, and how a kind is served by the control plane. Out: the places of each kind, and for each registry what
-//! it names and cannot have. Without a registry nothing is kept and no member is asked.
+//! In: registries, clusters, and how the control plane serves a kind. Out: the places of each kind, and for each registry what it
+//! names but cannot have. Without a registry nothing is kept and no member is asked.
 //!
-//! Unlike Karmada's, a cluster that is not ready stays in the plan: what is known of it is shown and marked as old.
+//! Unlike in Karmada, a cluster that is not ready stays in the plan: its known objects are shown and marked as stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use apimachinery::gvk::Gvk;
 
 use crate::cache::Place;
 
-/// How many selectors of a registry count. Each is looked at for every cluster, again and again.
+/// How many selectors of a registry count. Each is evaluated for every cluster, again and again.
 pub(crate) const SELECTORS: usize = 256;
-/// How many single namespaces of a kind are kept from one cluster. Each is a watch in the member.
+/// How many single namespaces of a kind are kept from one cluster. Each needs a watch in the member.
 const NAMESPACES: usize = 64;
 
 /// A kind, as the control plane serves it.
@@ -45,7 +45,7 @@ impl Kind {
         Gvk::new(&self.group, &self.version, &self.kind)
     }
 
-    /// Returns the path of its objects in a place, or of all.
+    /// Returns the path of its objects in a place, or of all its objects.
     pub(crate) fn path(&self, place: Option<&str>) -> String {
         let prefix = if self.group.is_empty() { "/api" } else { "/apis" };
         match place {
@@ -62,7 +62,7 @@ impl Kind {
     }
 }
 
-/// What is to be kept.
+/// The plan.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub kinds: BTreeMap<Kind, BTreeSet<Place>>,
@@ -70,7 +70,7 @@ pub struct Plan {
     pub complaints: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Works out what is to be kept. `resolve` tells how the control plane serves a kind.
+/// Computes the plan. `resolve` returns how the control plane serves a kind.
 pub fn plan<'a>(
     registries: impl IntoIterator<Item = &'a ResourceRegistry>,
     clusters: &[&Cluster],
@@ -129,7 +129,7 @@ pub fn plan<'a>(
         plan.complaints.insert(name, complaints);
     }
     for places in plan.kinds.values_mut() {
-        // Where all namespaces are kept, no single one is followed beside them.
+        // If all namespaces are kept, single ones are not followed in addition.
         let whole: BTreeSet<Place> =
             places.iter().filter(|place| place.namespace.is_none()).cloned().collect();
         places.retain(|place| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_the_sum_of_all_registries_and_nothing_else() {
+    fn the_plan_is_the_union_of_all_registries() {
         let pods = json!({"apiVersion": "v1", "kind": "Pod"});
         let shop = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop"});
         let bank = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "bank"});
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_registry_costs_is_bounded() {
+    fn the_selectors_of_one_registry_are_limited() {
         let selectors: Vec<Value> = (0..1000)
             .map(|number| json!({"apiVersion": "v1", "kind": "Pod", "namespace": format!("n{number:04}")}))
             .collect();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_told() {
+    fn problems_of_a_registry_are_reported() {
         let spec = json!({"targetCluster": {}, "resourceSelectors": [
             {"apiVersion": "v1", "kind": "Pod"}, {"apiVersion": "example.io/v1", "kind": "Gone"}]});
         let without = json!({"apiEnablements": [],

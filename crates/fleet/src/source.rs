@@ -1,4 +1,4 @@
-//! What a member is asked for: pages of a list, and a watch. Answers are bounded by the member's client.
+//! Requests to a member: pages of a list, and a watch. The member's client limits the answers.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Why a member did not answer as it should.
+/// Why a member's answer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The version is too old: everything has to be listed again.
+    /// The version is too old: everything must be listed again.
     #[error("the member does not know what happened since")]
     Expired,
-    /// Too many bytes at once; fewer may do.
+    /// Too many bytes at once; fewer objects may work.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     #[error("{code}: {message}")]
@@ -33,25 +33,26 @@ pub enum Error {
     Unreadable(String),
 }
 
-/// What an object may take as a tree; ordinary ones become twenty to thirty times their size.
+/// The memory that an object may take as parsed JSON; ordinary objects grow to twenty to thirty times their size.
 const OBJECT_WEIGHT: usize = 64 << 20;
-/// Objects up to this size are not weighed: nothing becomes so many times its size that it matters.
+/// Objects up to this size are not estimated: none grows so much that it matters.
 const SMALL: usize = 16 << 10;
 
 /// A page of a list.
 #[derive(Debug)]
 pub struct Page {
     pub version: u64,
-    /// What to ask for the next page with; empty after the last.
+    /// The token for the next page; empty after the last.
     pub next: String,
     pub items: Items,
 }
 
-/// The objects of a page. Each is made when its turn comes: as trees, all of them would take several times the memory of their text.
+/// The objects of a page. Each is parsed when its turn comes: all of them at once would take several times the memory of their
+/// text.
 #[derive(Debug, Default)]
 pub struct Items {
     body: Bytes,
-    /// Where the rest of the objects stand in the body.
+    /// The position of the remaining objects in the body.
     parts: VecDeque<Range<usize>>,
 }
 
@@ -105,7 +106,7 @@ pub enum Event {
 
 pub type Events = BoxStream<'static, Result<Event, Error>>;
 
-/// Where lists and watches come from.
+/// A source of lists and watches.
 pub trait Source: Send + Sync + 'static {
     fn list(&self, limit: u32, next: &str) -> BoxFuture<'_, Result<Page, Error>>;
     fn watch(&self, after: u64, seconds: u64) -> BoxFuture<'_, Result<Events, Error>>;
@@ -162,7 +163,7 @@ impl Source for Collection {
             let body = self.send(&uri).await?;
             let state = (body, BytesMut::new(), false);
             let lines = futures::stream::unfold(state, |(mut body, mut buffer, ended)| async move {
-                // A long line comes in many frames: what has been searched is not searched again.
+                // A long line arrives in many frames: the part that has been searched is not searched again.
                 let mut searched = 0;
                 loop {
                     let rest = buffer.get(searched..).unwrap_or_default();

@@ -1,13 +1,13 @@
 //! Resource versions and continue tokens over several clusters.
 //!
-//! A version is the base64 of a JSON map from places to the members' own versions, in Karmada's form:
-//! `{"m1":"105","m2":"88"}`, sorted, without spaces, so that equal ones are equal as text. A place is a cluster; where only some
-//! namespaces of a cluster are kept, each is followed on its own and is a place of its own: `m1/shop`.
+//! A version is the base64 of a JSON map from places to the members' own versions, in Karmada's form: `{"m1":"105","m2":"88"}`,
+//! sorted, without spaces, so that equal versions are equal as text. A place is a cluster. If only some namespaces of a cluster
+//! are kept, each is followed separately and is a place of its own: `m1/shop`.
 //!
-//! A version beside an object of a watch says two things: how far all places are known, for whoever goes on from there, and the
-//! object's own version, which an update puts back. Mostly both are the same number. Where they are not (what is there in the
-//! beginning, a member that was listed again), the place has the object's version, and how far the place is known stands beside
-//! it: `{"m1":"7","m1#":"105"}`.
+//! The version of an object in a watch says two things: the known version of each place, from which a client can resume, and the
+//! object's own version, which an update sends back. Usually both are the same number. If they differ (for an initial object, or
+//! a member that was listed again), the place has the object's version, and its known version follows separately:
+//! `{"m1":"7","m1#":"105"}`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,17 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Place;
 
-/// The longest version that is read: a thousand clusters with long names.
+/// The longest accepted version: a thousand clusters with long names.
 const LONGEST: usize = 128 << 10;
-/// Ends the key that says how far a place is known, where the place itself has the version of an object. No name has it.
+/// The suffix of the key for the known version of a place, if the place itself has the version of an object. No name contains it.
 const POSITION: char = '#';
 
-/// How far each place is known.
+/// The known version of each place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Versions(BTreeMap<Place, u64>);
 
 impl Versions {
-    /// Reads a version. What cannot be read counts as none, as in Karmada; `0` is read by whoever asks.
+    /// Parses a version. An unreadable one counts as none, as in Karmada; callers handle `0`.
     pub fn parse(text: &str) -> Self {
         let read = || {
             let map = entries(text)?;
@@ -48,8 +48,8 @@ impl Versions {
         Self(read().unwrap_or_default())
     }
 
-    /// Reads the member's own version of an object from the version beside it. An object may have been shown when other
-    /// namespaces of its cluster were kept than now.
+    /// Returns the member's own version of an object from the version in the object. When the object was shown, other namespaces
+    /// of its cluster may have been kept than now.
     pub fn of_object(text: &str, place: &Place, namespace: &str) -> Option<u64> {
         let map = entries(text)?;
         let of = |place: &Place| map.get(&place.to_string())?.parse::<u64>().ok();
@@ -63,7 +63,7 @@ impl Versions {
             .or_else(|| of(&Place::namespace(&place.cluster, namespace)))
             .or_else(|| of(&Place::cluster(&place.cluster)))
             .or_else(of_cluster);
-        // To a member, 0 would mean any version.
+        // For a member, 0 would mean any version.
         found.filter(|version| *version != Self::IN_PART)
     }
 
@@ -76,7 +76,7 @@ impl Versions {
         self.0.get(place).copied()
     }
 
-    /// Notes how far a place is known. It does not go back.
+    /// Sets the known version of a place. It never goes back.
     pub fn advance(&mut self, place: &Place, at: u64) {
         match self.0.get_mut(place) {
             Some(known) => *known = at.max(*known),
@@ -86,10 +86,11 @@ impl Versions {
         }
     }
 
-    /// What stands for a place whose objects are being told as a whole, and of which only a part has been told. Members begin with 1.
+    /// Stands for a place whose objects are being sent as a whole, when only a part has been sent. Members' versions begin with
+    /// 1.
     pub(crate) const IN_PART: u64 = 0;
 
-    /// Notes that a place is known in part, so that nobody goes on from here.
+    /// Notes that a place is only partially known, so that no client resumes from here.
     pub(crate) fn break_off(&mut self, place: &Place) {
         if self.get(place) != Some(Self::IN_PART) {
             self.0.insert(place.clone(), Self::IN_PART);
@@ -110,7 +111,7 @@ impl Versions {
 }
 
 impl Versions {
-    /// Returns what stands around the version of an object of a place, for the objects of a place that are told one after the other.
+    /// Returns the text around the version of an object of a place, for objects of one place that are sent one after the other.
     pub fn around(&self, place: &Place) -> Around {
         let (mut before, mut after) = (String::from("{"), String::new());
         for (other, at) in &self.0 {
@@ -131,18 +132,18 @@ impl Versions {
     }
 }
 
-/// A version without that of one place, whose objects are shown.
+/// A version without the place whose objects are shown.
 #[derive(Debug, Clone, Default)]
 pub struct Around {
     before: String,
     place: String,
-    /// How far the place is known, if it is.
+    /// The known version of the place, if there is one.
     at: Option<u64>,
     after: String,
 }
 
 impl Around {
-    /// Returns the version beside an object that is there.
+    /// Returns the version for an existing object.
     pub fn there(&self, revision: u64) -> String {
         let mut text = self.before.clone();
         pair(&mut text, &self.place, &revision);
@@ -155,13 +156,13 @@ impl Around {
         URL_SAFE_NO_PAD.encode(text)
     }
 
-    /// Returns the version beside an object that has gone: that of the moment when it went, as members say it, too.
+    /// Returns the version for a deleted object: that of its deletion, as members send it, too.
     pub fn gone(&self, revision: u64) -> String {
         self.there(self.at.filter(|at| *at != Versions::IN_PART).unwrap_or(revision))
     }
 }
 
-/// Reads the entries of a version.
+/// Parses the entries of a version.
 fn entries(text: &str) -> Option<BTreeMap<String, String>> {
     if text.is_empty() || text.len() > LONGEST {
         return None;
@@ -172,12 +173,12 @@ fn entries(text: &str) -> Option<BTreeMap<String, String>> {
 
 /// Writes an entry of a version.
 fn pair(text: &mut String, key: &str, value: &impl std::fmt::Display) {
-    // Neither clusters nor namespaces have characters that JSON escapes, but members are not trusted with that.
+    // Neither clusters nor namespaces have characters that JSON escapes, but members are not trusted to guarantee this.
     text.push_str(&serde_json::to_string(key).unwrap_or_default());
     let _ = write!(text, ":\"{value}\"");
 }
 
-/// As clients see it; nothing known is the empty text.
+/// As clients see it; the empty text if nothing is known.
 impl std::fmt::Display for Versions {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() {
@@ -193,11 +194,11 @@ impl std::fmt::Display for Versions {
     }
 }
 
-/// Where the next page of a list begins. In Karmada's form; its `continue` is the name after which we go on.
+/// The start of the next page of a list, in Karmada's form; its `continue` is the name after which the page starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continue {
-    /// The version of the first page, which all pages show: whoever watches after the last page starts there and misses nothing.
-    /// Empty if the reader has been told that the pages do not fit together any more and goes on nevertheless.
+    /// The version of the first page, which all pages show: a client that watches after the last page starts there and misses
+    /// nothing. Empty if the client was told that the pages no longer fit together and continues anyway.
     #[serde(default)]
     pub rv: String,
     /// The place of the last object that was read.
@@ -208,7 +209,7 @@ pub struct Continue {
 }
 
 impl Continue {
-    /// Reads a token; `None` if it is not one of ours.
+    /// Parses a token; `None` if it is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > LONGEST.saturating_mul(2) {
             return None;
@@ -263,7 +264,7 @@ mod tests {
         check(r#"{"m1":"105","m2":"88"}"#, "m1", (there, 105), r#"{"m1":"105","m2":"88"}"#);
         check(r#"{"m1":"105","m2":"88"}"#, "m1", (there, 7), r#"{"m1":"7","m1#":"105","m2":"88"}"#);
         check(r#"{"m1":"105","m2":"88"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"88"}"#);
-        // In part, and not at all.
+        // Partially known, and not known at all.
         check(r#"{"m1":"105","m2":"0"}"#, "m2", (there, 7), r#"{"m1":"105","m2":"7","m2#":"0"}"#);
         check(r#"{"m1":"105","m2":"0"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"7","m2#":"0"}"#);
         check(r#"{"m1":"105"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"7","m2#":""}"#);
@@ -288,13 +289,13 @@ mod tests {
         check(two, "m2/shop", Some(7));
         check(two, "m3", None);
         check(r#"{"m1/bank":"900","m1/bank#":"1000"}"#, "m1", Some(900));
-        // It would be put over whatever is there.
+        // It would overwrite any existing object.
         check(r#"{"m1":"0"}"#, "m1", None);
         assert_eq!(Versions::of_object("105", &Place::cluster("m1"), ""), None);
     }
 
     #[test]
-    fn what_cannot_be_read_counts_as_nothing() {
+    fn an_unreadable_version_counts_as_none() {
         for odd in
             ["", "0", "105", "%%%", "e30", &URL_SAFE_NO_PAD.encode(r#"{"m1":"x"}"#), &"a".repeat(LONGEST + 1)]
         {

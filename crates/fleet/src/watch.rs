@@ -1,13 +1,13 @@
-//! A reader of what happens to the objects of a kind, in all places.
+//! A reader of the events of a kind, in all places.
 //!
-//! Nothing is queued for a reader: it is a number in the cache's log, and what it knows of each place. It holds no object either: what is
-//! there in the beginning, what happens and what goes with a place are all read in small pieces, as they are when their turn comes.
-//! So a reader that nobody waits for costs nothing, and whoever writes for a client decides when the next piece is made.
+//! Nothing is queued for a reader: it is a position in the cache's log, and the known version of each place. It holds no objects
+//! either: initial objects, events and the objects of removed places are all read in small pieces, when their turn comes. So an
+//! idle reader costs nothing, and the sender to the client decides when the next piece is read.
 //!
-//! Guarantees: the events of a place come in their order; each is told once, unless a reader broke off within a group; nothing is
-//! left out between the version that a reader starts from and the present. The version beside each event is one to start
-//! from, unless a place is being told as a whole, because it came or went: then the version says so, and whoever broke off in the middle of
-//! it has to list again.
+//! Guarantees: the events of a place are sent in their order. Each is sent once, unless a reader stopped within a group. No event
+//! is left out between the version from which a reader starts and the present. A client can resume from the version of each
+//! event, unless a place is being sent as a whole, because it was added or removed: then the version says so, and a client that
+//! stops in the middle must list again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -20,25 +20,25 @@ use crate::cache::{Cache, Event, Found, Place, Shard, What};
 use crate::entry::Entry;
 use crate::version::Versions;
 
-/// How many events are told at once.
+/// How many events are sent at once.
 const BATCH: usize = 256;
-/// How many bytes of objects are told at once. One more is always told, whatever its size.
+/// How many bytes of objects are sent at once. The last one may exceed this, whatever its size is.
 pub const PIECE: usize = 64 * 1024;
-/// How long a reader that knows more than the cache waits for the cache to catch up.
+/// How long a reader that is ahead of the cache waits for the cache to catch up.
 const AHEAD: Duration = Duration::from_secs(3);
 
 /// Where a reader begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// With all objects that are there.
+    /// With all existing objects.
     Everything,
-    /// With what happened after a version. All objects of places that it does not name come first.
+    /// With the events after a version. All objects of places that it does not name come first.
     After(Versions),
-    /// With what happens from now on.
+    /// With the events from now on.
     Now,
 }
 
-/// The reader has to list again.
+/// The reader must list again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("too old resource version: what happened in {0} since then is not known any more")]
@@ -53,7 +53,7 @@ pub enum Lost {
     WentBack(Place),
 }
 
-/// What a reader is told.
+/// An event for a reader.
 #[derive(Debug, Clone)]
 pub struct Told {
     pub place: Place,
@@ -66,39 +66,39 @@ pub struct Told {
 pub struct Watch {
     cache: Arc<Cache>,
     next: u64,
-    /// The number of the first event that was still to come when this began.
+    /// The number of the next event when this reader started.
     began: u64,
     end: watch::Receiver<u64>,
     versions: Versions,
-    /// How far a reader knew each place before it began: events up to that version need not be told.
+    /// The version of each place that the reader already knew: events up to that version are not sent.
     skip: HashMap<Place, Skip>,
-    /// The places whose objects are told one by one, and how far that has come; each stays here until its version is known.
+    /// The places whose objects are sent one by one, and the position in each; a place stays here until its version is known.
     begun: HashMap<Place, Pieces>,
-    /// Of these, the ones that are not through.
+    /// The unfinished ones of these places.
     first: VecDeque<Place>,
-    /// How far the going of a place has been told that is the next event.
+    /// The progress of the removal of a place, if that is the next event.
     going: Option<Going>,
 }
 
-/// What a reader knew of a place before it began.
+/// The version of a place that a reader already knew.
 #[derive(Debug)]
 struct Skip {
     at: u64,
-    /// The number of the event by which the place came: what the log has of it from before belongs to a place that was given up, or to a
-    /// time that has been taken back, whatever its versions are.
+    /// The number of the event with which the place was added: earlier events belong to a place that was removed, or to versions
+    /// that were undone, whatever their numbers are.
     born: u64,
 }
 
-/// A place that has gone, whose objects are told to be gone in pieces.
+/// A removed place, whose objects are sent as deleted in pieces.
 #[derive(Debug, Default)]
 struct Going {
-    /// How many of its objects have been looked at.
+    /// How many of its objects have been checked.
     done: usize,
-    /// What had been told of the place, if that was not everything.
+    /// The part of the place that had been sent, if it was not everything.
     begun: Option<Pieces>,
 }
 
-/// Counts what is told at once.
+/// Counts the events and bytes of one piece.
 #[derive(Default)]
 struct Portion {
     events: usize,
@@ -116,32 +116,33 @@ impl Portion {
     }
 }
 
-/// The objects of a place, read in pieces while the place goes on changing.
+/// The objects of a place, read in pieces while the place keeps changing.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Which coming of the place this is about: it may have gone and come again.
+    /// Which addition of the place this belongs to: it may have been removed and added again.
     born: u64,
-    /// The last key of each piece that was read, and the number of the next event at that moment: events before it are in the piece.
+    /// The last key of each piece that was read, and the number of the next event at that moment: the piece contains the earlier
+    /// events.
     read: BTreeMap<Box<str>, u64>,
-    /// Set after the last piece: the number of the next event and how far the place was known then.
+    /// Set after the last piece: the number of the next event and the known version of the place at that moment.
     through: Option<(u64, u64)>,
 }
 
 impl Pieces {
-    /// Says whether the object of an event was read after the event.
+    /// Returns whether the object of an event was read after the event.
     fn contains(&self, number: u64, key: &str) -> bool {
         let piece = self.read.range::<str, _>((Bound::Included(key), Bound::Unbounded)).next();
         match (piece, self.through) {
             (Some((_, read)), _) => number < *read,
             (None, Some((read, _))) => number < read,
-            // It is still to be read.
+            // It has not been read yet.
             (None, None) => true,
         }
     }
 }
 
 impl Watch {
-    /// Begins to read.
+    /// Starts to read.
     pub async fn begin(cache: &Arc<Cache>, start: Start) -> Result<Self, Lost> {
         if let Start::After(versions) = &start {
             catch_up(cache, versions).await?;
@@ -187,7 +188,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Has the objects of a place told from the beginning, if there are any yet.
+    /// Sends the objects of a place from the beginning, if it has any yet.
     fn replay(&mut self, place: &Place, shard: &Shard) {
         if shard.at.is_some() {
             self.replay_from(place, shard.born);
@@ -200,7 +201,7 @@ impl Watch {
         self.first.push_back(place.clone());
     }
 
-    /// Reads the next piece of what is there; returns it, or nothing if there is nothing left.
+    /// Returns the next piece of the initial objects, or nothing if there are no more.
     fn piece(&mut self) -> Vec<(Found, bool)> {
         let cache = self.cache.clone();
         let state = cache.state.read();
@@ -209,7 +210,7 @@ impl Watch {
             let shard = state.shards.get(place);
             let Some((pieces, shard)) = pieces.zip(shard).filter(|(pieces, shard)| pieces.born == shard.born)
             else {
-                // It has gone again; the log tells that, too.
+                // It was removed again; the log has that event, too.
                 self.first.pop_front();
                 continue;
             };
@@ -227,7 +228,7 @@ impl Watch {
                 pieces.through = Some((state.end(), shard.at.unwrap_or(0)));
                 self.first.pop_front();
             } else if let Some((last, _)) = piece.last() {
-                // What was read at the same moment is one piece, however many it was read in.
+                // Objects that were read at the same moment are one piece, even if they were read in several.
                 if pieces.read.last_key_value().is_some_and(|(_, read)| *read == state.end()) {
                     pieces.read.pop_last();
                 }
@@ -240,7 +241,7 @@ impl Watch {
         Vec::new()
     }
 
-    /// Notes how far those places are known whose objects and events have been told up to the same moment.
+    /// Sets the known version of those places whose objects and events have been sent up to the same moment.
     fn settle(&mut self) {
         let (next, versions) = (self.next, &mut self.versions);
         self.begun.retain(|place, pieces| match pieces.through {
@@ -252,22 +253,22 @@ impl Watch {
         });
     }
 
-    /// Returns how far everything is known that has been told so far.
+    /// Returns the known versions after everything sent so far.
     pub fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// Says whether everything that was there in the beginning has been told.
+    /// Returns whether all initial objects have been sent.
     pub fn has_begun(&self) -> bool {
         self.first.is_empty() && self.begun.is_empty()
     }
 
-    /// Returns how far everything is known if nothing waits to be told; places move on without events.
+    /// Returns the known versions if no event is waiting to be sent; places also advance without events.
     pub fn progress(&mut self) -> &Versions {
         let state = self.cache.state.read();
         if self.first.is_empty() && self.next == state.end() {
             for (place, at) in state.versions().iter() {
-                // A place whose coming is not told yet is not known.
+                // A place whose addition has not been sent yet is not known.
                 if self.versions.get(place).is_some() {
                     self.versions.advance(place, at);
                 }
@@ -276,15 +277,15 @@ impl Watch {
         &self.versions
     }
 
-    /// Says whether a reader knew of an event before it began, or need not know of it: its place has gone since.
+    /// Returns whether a reader already knew an event, or does not need it, since its place was removed later.
     fn is_known(&self, event: &Event, number: u64) -> bool {
         let known = |skip: &Skip| number < skip.born || event.at <= skip.at;
         number < self.began && self.skip.get(&event.place).is_none_or(known)
     }
 
-    /// Waits for what comes next. `tell` gets each event with the version after it.
+    /// Waits for the next events. `tell` gets each event with the version after it.
     ///
-    /// May be dropped while it waits.
+    /// Safe to drop while it waits.
     pub async fn next(&mut self, mut tell: impl FnMut(Told, &Versions)) -> Result<(), Lost> {
         loop {
             self.ready().await;
@@ -294,19 +295,19 @@ impl Watch {
         }
     }
 
-    /// Waits until there is something to be told. May be dropped.
+    /// Waits until there is something to send. Safe to drop.
     pub async fn ready(&mut self) {
         loop {
             self.end.borrow_and_update();
             if !self.first.is_empty() || self.next < self.cache.state.read().end() {
                 return;
             }
-            // The cache outlives its readers, so that this cannot fail.
+            // The cache outlives its readers, so this cannot fail.
             let _ = self.end.changed().await;
         }
     }
 
-    /// Tells a piece of what is there already; returns whether that was anything.
+    /// Sends a piece of the initial objects. Returns whether there was one.
     pub fn tell_ready(&mut self, tell: &mut impl FnMut(Told, &Versions)) -> Result<bool, Lost> {
         if !self.first.is_empty() {
             let piece = self.piece();
@@ -352,7 +353,7 @@ impl Watch {
         Ok(!events.is_empty())
     }
 
-    /// Tells the next event of the log; returns whether the one after it may be told, too.
+    /// Sends the next event of the log. Returns whether another one may be sent.
     fn tell_event(
         &mut self,
         event: &Event,
@@ -381,7 +382,7 @@ impl Watch {
                     tell(told, &self.versions);
                 }
             }
-            // What came and went before this began is in what this began with.
+            // Additions and removals before the start are part of the initial state.
             What::Came | What::Went(_) | What::WentBack if past => self.settle(),
             What::Came => {
                 self.replay_from(&event.place, number);
@@ -393,7 +394,7 @@ impl Watch {
         Ok(true)
     }
 
-    /// Tells that the objects of a place have gone, as many as a piece takes; returns whether those were all.
+    /// Sends the objects of a removed place as deleted, as many as fit into a piece. Returns whether those were all.
     fn tell_gone(
         &mut self,
         place: &Place,
@@ -408,7 +409,7 @@ impl Watch {
             Going { done: 0, begun: self.begun.remove(place) }
         });
         self.versions.break_off(place);
-        // Of a place that went before it was told, only what was told goes.
+        // If a place is removed before it was sent completely, only the sent part is deleted.
         let told = |entry: &&Arc<Entry>| {
             going.begun.as_ref().is_none_or(|pieces| !pieces.contains(number, entry.key()))
         };
@@ -435,7 +436,7 @@ impl Watch {
     }
 }
 
-/// Waits until the cache knows as much as a reader does.
+/// Waits until the cache knows as much as a reader.
 async fn catch_up(cache: &Arc<Cache>, versions: &Versions) -> Result<(), Lost> {
     let mut end = cache.end.subscribe();
     let caught_up = async {
@@ -451,7 +452,7 @@ async fn catch_up(cache: &Arc<Cache>, versions: &Versions) -> Result<(), Lost> {
     ahead(cache, versions).map_or(Ok(()), Err)
 }
 
-/// Returns a place of which a reader knows more than the cache does.
+/// Returns a place of which a reader knows more than the cache.
 fn ahead(cache: &Cache, versions: &Versions) -> Option<Lost> {
     let state = cache.state.read();
     let mut found = versions.iter().filter_map(|(place, asked)| {
@@ -461,7 +462,7 @@ fn ahead(cache: &Cache, versions: &Versions) -> Option<Lost> {
     found.next()
 }
 
-/// Waits, but not for long, until the cache knows as much as somebody who has read a version.
+/// Waits a limited time until the cache knows as much as a client that has read a version.
 ///
 /// # Errors
 /// If it does not.

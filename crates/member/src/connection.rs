@@ -25,7 +25,7 @@ use crate::limit::LimitLayer;
 use crate::tls::OldestTls;
 use crate::{Error, Result, lasting, proxied};
 
-/// The way to a member. Two equal ones need no new client.
+/// The route to a member. Equal routes can share a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connection {
     cluster: String,
@@ -45,7 +45,7 @@ enum Way {
 /// The name under which requests go through a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
-    /// The caller's, as each request says.
+    /// The caller's name, from each request.
     Caller,
     /// The control plane's own.
     Plane,
@@ -64,7 +64,7 @@ struct Address {
     certificates: Vec<u8>,
     skip_verification: bool,
     proxy: String,
-    /// What the proxy is told with every connection.
+    /// Headers for the proxy, sent with every connection.
     proxy_headers: BTreeMap<String, String>,
     oldest_tls: OldestTls,
 }
@@ -178,7 +178,7 @@ impl Connection {
         Ok(Self { cluster: name, way: Way::Address(Box::new(address)) })
     }
 
-    /// Returns the same way, on which no older version of TLS is spoken. A tunnel has TLS of its own.
+    /// Returns the same route with a minimum version of TLS. A tunnel has its own TLS.
     pub fn with_oldest_tls(mut self, oldest: OldestTls) -> Self {
         if let Way::Address(address) = &mut self.way {
             address.oldest_tls = oldest;
@@ -191,7 +191,7 @@ impl Connection {
         self.client_with(None).await
     }
 
-    /// Makes a client for use in this process, which does not read more than [`limit`](crate::limit) says.
+    /// Makes a client for use in this process, which reads no more than [`limit`](crate::limit) allows.
     pub async fn limited_client(&self) -> Result<Client> {
         self.client_with(Some(LimitLayer::new(&self.cluster))).await
     }
@@ -225,7 +225,7 @@ pub(crate) fn in_the_planes_name(mut request: Request<Body>) -> Request<Body> {
 impl Address {
     async fn client(&self, cluster: &str, limits: Option<LimitLayer>) -> Result<Client> {
         let failed = || Error::Client { cluster: cluster.to_owned(), endpoint: self.endpoint.clone() };
-        // The way through a kubeconfig leaves the reading of certificates and proxies to the client library.
+        // The route through a kubeconfig leaves the parsing of certificates and proxies to the client library.
         let mut cluster = json!({ "server": self.endpoint });
         if self.skip_verification {
             pointer::set(&mut cluster, "insecure-skip-tls-verify", true.into());

@@ -54,7 +54,7 @@ pub enum Error {
     ForeignSecret { namespace: String, name: String },
 }
 
-/// The result of whatever makes a cluster a member.
+/// The result of making a cluster a member.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -89,7 +89,7 @@ fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error
 pub struct Reported {
     /// Those of an account that may do everything.
     pub credentials: bool,
-    /// Those of an account that may act in the name of others, as far as it is allowed to.
+    /// Those of an account that may impersonate others, as far as it is allowed to.
     pub impersonator: bool,
 }
 
@@ -100,7 +100,7 @@ impl Reported {
     pub const NONE: Self = Self { credentials: false, impersonator: false };
 }
 
-/// What the control plane needs to reach the member; what is not reported is missing.
+/// The credentials with which the control plane reaches the member; those that are not reported are missing.
 pub struct Credentials {
     impersonator: Option<ByteString>,
     own: Option<Own>,
@@ -111,7 +111,7 @@ struct Own {
     certificates: ByteString,
 }
 
-/// Makes accounts, role and tokens in the member, as far as they are reported.
+/// Creates accounts, role and tokens in the member, as far as they are reported.
 pub async fn prepare_member(
     member: &Client,
     name: &str,
@@ -170,7 +170,7 @@ async fn own_role(member: &Client, account: &str, namespace: &str) -> Result<()>
     .await
 }
 
-/// Makes a token Secret and waits until the member has filled it.
+/// Creates a token Secret and waits until the member has filled it.
 async fn token_of(secrets: &Api<Secret>, account: &str) -> Result<Secret> {
     ensure(
         secrets,
@@ -203,7 +203,7 @@ async fn token_of(secrets: &Api<Secret>, account: &str) -> Result<Secret> {
 }
 
 impl Credentials {
-    /// Puts them into Secrets of the control plane. `owner` is the Cluster that they belong to, if it exists already.
+    /// Stores them in Secrets of the control plane. `owner` is their Cluster, if it exists already.
     pub async fn store(
         &self,
         control: &Client,
@@ -227,7 +227,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Returns the specification of a Cluster that names these Secrets.
+    /// Returns the specification of a Cluster that refers to these Secrets.
     pub fn refer(&self, spec: ClusterSpec, name: &str, namespace: &str) -> ClusterSpec {
         let reference =
             |secret: &str| LocalSecretReference { namespace: namespace.to_owned(), name: secret.to_owned() };
@@ -241,7 +241,7 @@ impl Credentials {
         }
     }
 
-    /// Lets the Secrets disappear with the Cluster.
+    /// Makes the Secrets disappear with the Cluster.
     pub async fn belong_to(&self, control: &Client, cluster: &Cluster, namespace: &str) -> Result<()> {
         let name = cluster.metadata.name.as_deref().unwrap_or("");
         let secrets = Api::<Secret>::namespaced(control.clone(), namespace);
@@ -303,7 +303,7 @@ async fn put_secret(
     let patch = if keeps_owner {
         json!({ "data": entries })
     } else {
-        // Without its old owner: the garbage collector would remove it together with the Cluster that is gone.
+        // Without its old owner: the garbage collector would remove it together with the deleted Cluster.
         json!({ "data": entries, "metadata": { "ownerReferences": null } })
     };
     secrets
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_foreign_cluster_says_is_cut() {
+    fn messages_of_a_foreign_cluster_are_cut() {
         let said = kube::core::Status::failure(&"no".repeat(1 << 20), "Forbidden").with_code(403);
         let error = Error::api("create Namespace n", kube::Error::Api(said.boxed()));
         let brief = error.brief();

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::limit::{TooLarge, shortened};
 
-/// The result of whatever talks to a member.
+/// The result of a request to a member.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong on the way to a member, or there.
+/// A failure on the way to a member, or in it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the api endpoint of cluster {cluster} is empty")]
@@ -21,10 +21,10 @@ pub enum Error {
     Secret { cluster: String, source: Box<kube::Error> },
     #[error("the secret for cluster {cluster} is missing a non-empty value for {key:?}")]
     NoCredential { cluster: String, key: &'static str },
-    /// The source is left out on purpose: it may quote what is secret.
+    /// The source is left out on purpose: it may quote secrets.
     #[error("cannot make a client for cluster {cluster} at {endpoint}")]
     Client { cluster: String, endpoint: String },
-    /// The API answered, and this is what it said.
+    /// The API answered with this error.
     #[error("{message}")]
     Refused { code: u16, reason: String, message: String },
     #[error("cannot reach cluster {cluster}")]

@@ -2,10 +2,10 @@
 
 use kube::Client;
 
-/// What a member answered.
+/// The state of a member, by its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// No answer, or an error for an answer.
+    /// No answer, or an error instead of one.
     Offline,
     /// It answers, but not with OK.
     Unhealthy,

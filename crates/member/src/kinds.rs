@@ -1,7 +1,7 @@
 //! Finds the resource (plural, scope) of a kind.
 //!
-//! As in Karmada the control plane's discovery decides, so that a kind means the same in every member; only when the
-//! control plane does not know a kind (its definition was removed before the last Work) the member is asked.
+//! As in Karmada, the control plane's discovery decides, so that a kind means the same in every member. The member is asked only
+//! if the control plane does not know a kind (its definition was removed before the last Work).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use parking_lot::RwLock;
 
 use crate::{Error, Member, Result};
 
-/// How long a kind is believed to be addressed as it was: a definition may be made anew with another plural or scope. Rare enough that
-/// the question costs nothing.
+/// How long the resource of a kind is cached: a definition may be created again with another plural or scope. Lookups are so rare
+/// that they cost nothing.
 const BELIEVED: Duration = Duration::from_secs(10 * 60);
 
-/// A kind and how it is addressed.
+/// A kind and its resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Kind {
     pub resource: ApiResource,
@@ -37,7 +37,7 @@ struct Known {
 }
 
 impl Kinds {
-    /// Returns how a kind is addressed. Found kinds are cached for some minutes; missing ones are looked up again.
+    /// Returns the resource of a kind. Found kinds are cached for some minutes; missing ones are looked up again.
     pub async fn resolve(
         &self,
         control: &Client,
@@ -54,7 +54,7 @@ impl Kinds {
         }
         let found = match (look(control, member, api_version, kind).await, before) {
             (Ok(found), _) => found,
-            // Nobody answers, or the definition went before the last Work.
+            // No server answers, or the definition was removed before the last Work.
             (Err(_), Some(before)) => before,
             (Err(error), None) => return Err(error),
         };
@@ -62,7 +62,8 @@ impl Kinds {
         Ok(found)
     }
 
-    /// Returns what is known of a kind, and whether it has to be looked up. If it is known, only the first who asks has to.
+    /// Returns the cached resource of a kind, and whether it must be looked up. If it is cached, only the first caller must do
+    /// that.
     fn recall(&self, key: &(String, String), now: Instant) -> (Option<Kind>, bool) {
         let is_due = |known: &Known| now.saturating_duration_since(known.at) >= BELIEVED;
         if let Some(known) = self.known.read().get(key)

@@ -5,8 +5,8 @@
 //! certificates, a key, a token, a password) is copied field by field out of the one entry that the current
 //! context names; a field that means anything else is refused by its name.
 //!
-//! In: bytes. Out: [`Access`], from which a client can be made. Reads no file, runs nothing, and no error quotes what
-//! may be secret.
+//! In: bytes. Out: [`Access`], from which a client can be made. Reads no file, runs no program, and no error quotes possible
+//! secrets.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ use crate::limit::LimitLayer;
 use crate::tls::OldestTls;
 use crate::{Error, Result, lasting};
 
-/// The longest kubeconfig that is read, 256 KiB. One with certificates has less than 10 KiB; a Secret may have a MiB.
+/// The longest accepted kubeconfig, 256 KiB. One with certificates has less than 10 KiB; a Secret may have a MiB.
 pub const KUBECONFIG_LIMIT: usize = 256 << 10;
 /// As for every member.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is taken over from a cluster's entry.
+/// The fields that are copied from a cluster's entry.
 const OF_CLUSTER: [&str; 4] =
     ["server", "certificate-authority-data", "insecure-skip-tls-verify", "proxy-url"];
-/// What is taken over from a user's entry.
+/// The fields that are copied from a user's entry.
 const OF_USER: [&str; 5] = ["client-certificate-data", "client-key-data", "token", "username", "password"];
 /// Fields that are ignored.
 const PASSED_OVER: [&str; 2] = ["extensions", "disable-compression"];
@@ -58,7 +58,7 @@ pub enum Refused {
     Server,
 }
 
-/// The address and credentials that a kubeconfig names.
+/// The address and credentials in a kubeconfig.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Access {
     server: String,
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Reads the entry that the current context names.
+    /// Reads the entry to which the current context refers.
     pub fn read(text: &[u8]) -> std::result::Result<Self, Refused> {
         if text.len() > KUBECONFIG_LIMIT {
             return Err(Refused::TooLong);
@@ -93,14 +93,14 @@ impl Access {
         let server = cluster.get("server").and_then(Value::as_str).unwrap_or("").to_owned();
         let address: Uri = server.parse().map_err(|_| Refused::Server)?;
         let has_user = address.authority().is_none_or(|authority| authority.as_str().contains('@'));
-        // A token or a password must not travel in the clear because a foreign text says so.
+        // An untrusted text must not make us send a token or a password in the clear.
         if has_user || address.scheme_str() != Some("https") {
             return Err(Refused::Server);
         }
         Ok(Self { server, cluster, user })
     }
 
-    /// Returns how a client is set up for it.
+    /// Returns the configuration of a client for it.
     ///
     /// # Errors
     /// If certificates, the key or the proxy's address cannot be understood.
@@ -123,8 +123,8 @@ impl Access {
     }
 }
 
-/// Makes a client for a cluster from a configuration. It does not read more than [`limit`](crate::limit) says, and notices
-/// dead connections.
+/// Makes a client for a cluster from a configuration. It reads no more than [`limit`](crate::limit) allows, and notices dead
+/// connections.
 ///
 /// # Errors
 /// If certificates or credentials cannot be used.
@@ -134,14 +134,14 @@ pub fn limited_client(config: &Config, cluster: &str) -> Result<Client> {
         .map_err(|_| Error::Client { cluster: cluster.to_owned(), endpoint: config.cluster_url.to_string() })
 }
 
-/// Returns what a list of named entries has under a name.
+/// Returns the entry with a name from a list of named entries.
 fn entry<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Option<&'a Map<String, Value>> {
     let entries = document.get(list)?.as_array()?;
     let found = entries.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
     found.get(key)?.as_object()
 }
 
-/// Returns the fields that are taken over. An empty field counts as missing.
+/// Returns the fields to copy. An empty field counts as missing.
 fn taken(entry: &Map<String, Value>, wanted: &[&str]) -> std::result::Result<Map<String, Value>, Refused> {
     let mut fields = Map::new();
     for (key, value) in entry {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_in_the_text_is_taken_over_and_not_shown() {
+    fn credentials_in_the_text_are_used_and_not_shown() {
         let access = read(&kubeconfig(
             json!({ "certificate-authority-data": "Y2E=", "extensions": [{ "name": "x", "extension": 1 }] }),
             json!({ "client-certificate-data": "Yw==", "client-key-data": "aw==", "token": "" }),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_context_names_does_not_matter() {
+    fn entries_of_other_contexts_do_not_matter() {
         let mut two = kubeconfig(json!({}), json!({ "token": "t" }));
         let other = json!({ "name": "other", "user": { "exec": { "command": "sh" } } });
         two["users"].as_array_mut().expect("a list").push(other);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_used_is_told_without_its_text() {
+    async fn an_unusable_kubeconfig_is_reported_without_its_text() {
         let access = read(&kubeconfig(json!({ "certificate-authority-data": "?" }), json!({})));
         let error =
             access.expect("it is carried in the text").config("m1").await.expect_err("it is no base64");

@@ -22,8 +22,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// How long sent data may stay unacknowledged.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes a client that notices within half a minute that a connection is dead. Through a proxy, the connection to the proxy is what
-/// the client library makes it.
+/// Makes a client that notices within half a minute that a connection is dead. Through a proxy, the client library makes the
+/// connection to the proxy.
 ///
 /// # Errors
 /// If certificates or credentials cannot be used.
@@ -31,7 +31,7 @@ pub fn lasting_client(config: &Config) -> Result<Client, kube::Error> {
     client(config, None, OldestTls::default())
 }
 
-/// The same, which does not read more than it may. Without a proxy, it speaks no older version of TLS than it may.
+/// The same, with a limit on what it reads. Without a proxy, it also has a minimum version of TLS.
 pub(crate) fn client(
     config: &Config,
     limits: Option<&LimitLayer>,

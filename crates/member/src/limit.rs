@@ -23,26 +23,27 @@ use tower::{BoxError, Layer, Service};
 /// One answer: an object, an error, a page of discovery; also one line of a watch. No API server stores objects of more
 /// than 3 MiB.
 pub const ANSWER_LIMIT: usize = 8 << 20;
-/// One page of a list. A page that is larger is asked for again with fewer objects.
+/// One page of a list. A larger page is requested again with fewer objects.
 pub const PAGE_LIMIT: usize = 32 << 20;
-/// What an answer or a line of a watch may become once it is parsed. A list of 8 MiB of ordinary objects becomes about 90 MiB;
-/// half of the objects of 1.5 MiB that etcd takes could be field ownership, and they would become less.
+/// The limit for the parsed form of an answer or a line of a watch. A list of 8 MiB of ordinary objects becomes about 90 MiB.
+/// Half of the largest objects that etcd stores (1.5 MiB) may be field ownership, and they become less.
 pub const ANSWER_WEIGHT: usize = 128 << 20;
-/// What a page may become. One of 500 Pods of 20 KB weighs about 170 MiB, and 32 MiB of metrics of Pods weigh 360 MiB. Pages are
-/// parsed object by object, so this is not what they take; one that weighs more is asked for again with fewer objects.
+/// The limit for the parsed form of a page. One of 500 Pods of 20 KB weighs about 170 MiB, and 32 MiB of metrics of Pods weigh
+/// 360 MiB. Pages are parsed object by object, so this is not their actual memory; a heavier page is requested again with fewer
+/// objects.
 pub const PAGE_WEIGHT: usize = 384 << 20;
 /// All answers of one member that are being read at the same time.
 pub const MEMBER_LIMIT: usize = 128 << 20;
-/// What the copies of one member's objects may hold together.
+/// The limit for all copies of one member's objects together.
 pub const COPY_LIMIT: usize = 512 << 20;
-/// How long the text of a refusal may be: it ends up in conditions and events.
+/// The length limit of an error's text, which ends up in conditions and events.
 pub const MESSAGE_LIMIT: usize = 4 << 10;
 
-/// An extension of requests for lists that know no pages: the answer may be as large as a page.
+/// An extension of requests for lists without pages: the answer may be as large as a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Listing;
 
-/// Shortens the text of a refusal.
+/// Shortens the text of an error.
 pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
         let end = (0..=MESSAGE_LIMIT).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
@@ -106,7 +107,7 @@ where
     }
 }
 
-/// What is limited in an answer.
+/// The limits of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bounds {
     Answer,
@@ -155,9 +156,9 @@ pub(crate) struct LimitedBody {
     inner: UnsyncBoxBody<Bytes, BoxError>,
     layer: LimitLayer,
     bounds: Bounds,
-    /// What has been read and not been handed over as a whole yet; taken from what the member has under way.
+    /// The bytes that have been read but not completely passed on; they count towards the member's total.
     pending: usize,
-    /// What it becomes.
+    /// The estimated size of its parsed form.
     weight: Weight,
 }
 
@@ -176,7 +177,7 @@ impl LimitedBody {
         }
     }
 
-    /// Counts what has come in.
+    /// Counts received bytes.
     fn count(&mut self, data: &[u8]) -> Result<(), TooLarge> {
         let mut pending = self.pending;
         let (mut longest, mut heaviest) = (pending, 0);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_decides_about_the_limit() {
+    fn the_request_decides_which_limit_applies() {
         assert_eq!(Bounds::of(""), Bounds::Answer);
         assert_eq!(Bounds::of("labelSelector=a&limit=500"), Bounds::Page);
         assert_eq!(Bounds::of("watch=true&limit=500"), Bounds::Line);

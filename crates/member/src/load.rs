@@ -1,4 +1,4 @@
-//! What a member's nodes offer and its pods request, kept by two watches, in a few bytes per object.
+//! The capacity of a member's nodes and the requests of its pods, kept by two watches, in a few bytes per object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct NodeRecord {
 /// The relevant part of a pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodRecord {
-    /// The node it was given to; empty while it waits.
+    /// The node of the pod; empty while it waits.
     pub node: String,
     /// Succeeded or failed: it needs no resources any more.
     pub finished: bool,
@@ -43,7 +43,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns an empty one that keeps no more than the budget allows.
+    /// Returns an empty instance that keeps no more than the budget allows.
     pub(crate) fn within(cluster: &str, budget: &Arc<Budget>) -> Self {
         Self {
             nodes: Mirror::default().within(cluster, budget.clone()),
@@ -51,7 +51,7 @@ impl Load {
         }
     }
 
-    /// Follows nodes and pods until told to stop.
+    /// Follows nodes and pods until it is stopped.
     pub async fn follow(&self, client: Client, stop: CancellationToken) {
         tokio::join!(
             self.nodes.follow(

@@ -44,15 +44,15 @@ pub struct Member {
     supervisor: Supervisor,
     copies: Mutex<HashMap<Watched, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
-    /// What we last wrote: a fingerprint of the wish and the resource version it led to. If the member's
-    /// defaults make an object differ from the wish for ever, this shows that there is nothing to do. Only
-    /// for objects that are in a copy: an entry is dropped when its object leaves the copy.
+    /// Our last write: a fingerprint of the desired object and the resulting resource version. If the member's defaults make an
+    /// object differ from the desired one for ever, this shows that there is nothing to do. Only for objects that are in a copy:
+    /// an entry is dropped when its object leaves the copy.
     written: Arc<Mutex<Written>>,
-    /// What all copies together may hold.
+    /// The memory budget of all copies together.
     budget: Arc<Budget>,
 }
 
-/// What one copy has.
+/// The content of one copy.
 type Watched = (Kind, Selection);
 
 type Written = HashMap<(Kind, Key), (u64, String)>;
@@ -63,12 +63,12 @@ impl std::fmt::Debug for Member {
     }
 }
 
-/// Which objects of a kind a copy has.
+/// The objects of a kind that a copy has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Selection {
     /// Those that the control plane manages.
     Managed,
-    /// Those that this label selector names, managed or not; all if it is empty.
+    /// Those that this label selector matches, managed or not; all if it is empty.
     Matching(&'static str),
 }
 
@@ -81,16 +81,16 @@ impl Selection {
     }
 }
 
-/// How a member is reached. Two equal ones need no new connection.
+/// The route to a member. Equal routes need no new connection.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By what its Cluster and its Secret say.
+    /// By its Cluster and Secret.
     Secret(Box<Connection>),
-    /// By a client that this process already has.
+    /// By an existing client of this process.
     Own,
 }
 
-/// What a copy knows of an object.
+/// The state of an object in a copy.
 #[derive(Debug, Clone)]
 pub enum Lookup {
     /// The copy is not complete yet and has not seen it.
@@ -206,7 +206,7 @@ impl Member {
         if let Some(found) = copy.find(key) {
             return Lookup::Found(found);
         }
-        // A list takes milliseconds; where it takes longer, asking for the one object is quicker.
+        // A list takes milliseconds; if it takes longer, requesting the one object is quicker.
         if !copy.wait(Duration::from_secs(2)).await {
             return Lookup::Unknown;
         }
@@ -271,7 +271,7 @@ impl Member {
         Ok(())
     }
 
-    /// Returns the revision of a collection; the highest number if it says none.
+    /// Returns the revision of a collection; the highest number if it has none.
     async fn revision_of(&self, path: &str, selector: &str) -> Result<u64> {
         let parameters = ListParams::default().limit(1).labels(selector);
         let list: Revised = self.read(Request::new(path).list(&parameters)).await?;
@@ -279,7 +279,7 @@ impl Member {
         Ok(revision.unwrap_or(u64::MAX))
     }
 
-    /// Reads an object from the member itself. `None`: it says there is no such object, or no such kind.
+    /// Reads an object from the member itself; `None` if the object, or its kind, does not exist there.
     pub async fn get(&self, kind: &Kind, key: &Key) -> Result<Option<Value>> {
         let request = self.path(kind, key).get(&key.name, &GetParams::default());
         match self.send(request).await {
@@ -289,14 +289,14 @@ impl Member {
         }
     }
 
-    /// Creates an object and remembers it in the copy.
+    /// Creates an object and puts it into the copy.
     pub async fn create(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
         let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
         let created = self.send(self.path(kind, key).create(&PostParams::default(), body)).await?;
         Ok(self.remember(kind, key, created))
     }
 
-    /// Replaces an object and remembers it in the copy.
+    /// Replaces an object and puts it into the copy.
     pub async fn update(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
         let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
         let updated =
@@ -319,10 +319,10 @@ impl Member {
         }
     }
 
-    /// Notes that a wish, given by its fingerprint, led to a resource version.
+    /// Records that a desired object, given by its fingerprint, led to a resource version.
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
         let mut written = self.written.lock();
-        // Checked under the lock: an object that leaves the copy right now drops this note too.
+        // Checked under the lock: an object that leaves the copy at this moment drops this record too.
         let copied = self.managed_copy(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
         if !copied {
             return;
@@ -330,7 +330,7 @@ impl Member {
         written.insert((kind.clone(), key.clone()), (wish, version.to_owned()));
     }
 
-    /// Returns whether this wish was written already and led to just this resource version.
+    /// Returns whether this desired object was already written and led to exactly this resource version.
     pub fn has_written(&self, kind: &Kind, key: &Key, wish: u64, version: &str) -> bool {
         let written = self.written.lock();
         written
@@ -375,7 +375,7 @@ impl Member {
     }
 }
 
-/// What is read of a list whose revision is wanted. Its items are skipped: a member may send many tiny ones,
+/// The part that is parsed of a list when only its revision is needed. Its items are skipped: a member may send many tiny ones,
 /// which would take far more memory than their text.
 #[derive(Debug, Deserialize)]
 struct Revised {

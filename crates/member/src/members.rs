@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::member::Way;
 use crate::{Connection, Member, Result};
 
-/// What happened to an object in a member.
+/// A change of an object in a member.
 #[derive(Debug)]
 pub struct ObservedChange<'a> {
     pub cluster: &'a str,
@@ -22,7 +22,7 @@ pub struct ObservedChange<'a> {
     pub ours: bool,
 }
 
-/// Told of every change of a watched object in a member. Must be quick: the watch waits for it.
+/// Called for every change of a watched object in a member. It must be quick: the watch waits for it.
 pub type Observer = Arc<dyn Fn(&ObservedChange<'_>) + Send + Sync>;
 
 /// The subscribers to changes in members.
@@ -34,8 +34,7 @@ pub(crate) struct Observers {
     pub(crate) others: RwLock<Vec<Observer>>,
 }
 
-/// Wraps the connection to a member: given its name and the client that reaches it, returns the client to
-/// use.
+/// Wraps the connection to a member: gets its name and client, returns the client to use.
 pub type Between = Arc<dyn Fn(&str, Client) -> Client + Send + Sync>;
 
 /// The members by name.
@@ -45,7 +44,7 @@ pub struct Members {
     observers: Arc<Observers>,
     /// Supervises the watches.
     supervisor: Supervisor,
-    /// Between this process and its members, for rehearsals.
+    /// A layer between this process and its members, for rehearsals.
     between: Option<Between>,
 }
 
@@ -86,8 +85,8 @@ impl Members {
         self.members.read().values().cloned().collect()
     }
 
-    /// Connects to a member, or connects anew if its address or credentials have changed. Returns the member and
-    /// whether the connection is new.
+    /// Connects to a member, or reconnects if its address or credentials have changed. Returns the member and whether the
+    /// connection is new.
     ///
     /// A new connection watches the same kinds as the one it replaces.
     pub async fn refresh(&self, control: &Client, cluster: &Cluster) -> Result<(Arc<Member>, bool)> {
@@ -104,8 +103,7 @@ impl Members {
         Ok(self.insert(name, client, Way::Secret(Box::new(connection))))
     }
 
-    /// Adds a member that is reached by a client of this process, as an agent reaches its own cluster: no
-    /// Secret is needed.
+    /// Adds a member that is reached by a client of this process, as an agent reaches its own cluster: no Secret is needed.
     pub fn adopt(&self, name: &str, client: &Client) -> (Arc<Member>, bool) {
         match self.get(name) {
             Some(member) => (member, false),
@@ -133,7 +131,7 @@ impl Members {
         (member, true)
     }
 
-    /// Forgets a member that has left; its watches end.
+    /// Removes a member that has left; its watches end.
     pub fn remove(&self, name: &str) {
         if let Some(member) = self.members.write().remove(name) {
             member.stopped().cancel();

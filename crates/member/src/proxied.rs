@@ -1,9 +1,8 @@
 //! Clients that connect through a proxy, for cases that the client library does not support: headers for the
 //! proxy (`spec.proxyHeader` of a Cluster) and a minimum version of TLS.
 //!
-//! The headers go to the proxy with each request for a connection, never to the member. A value is a list,
-//! separated by commas, of which every part becomes a header of its own, as upstream. A SOCKS proxy has no
-//! headers, so they are ignored there.
+//! The headers are sent to the proxy with each request for a connection, never to the member. A value is a list, separated by
+//! commas, and every part becomes a separate header, as upstream. A SOCKS proxy has no headers, so they are ignored there.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ use crate::lasting;
 use crate::limit::LimitLayer;
 use crate::tls::OldestTls;
 
-/// Makes a client that speaks through a proxy.
+/// Makes a client that connects through a proxy.
 pub(crate) fn client(
     config: &Config,
     proxy: Uri,
@@ -84,7 +83,7 @@ fn read(given: &BTreeMap<String, String>) -> HeaderMap {
     headers
 }
 
-/// Returns the name and password that stand in the address of a proxy.
+/// Returns the user name and password in the address of a proxy.
 fn credentials(proxy: &Uri) -> Option<HeaderValue> {
     let (user, _) = proxy.authority()?.as_str().rsplit_once('@')?;
     let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(unescaped(user)))).ok()?;
@@ -92,7 +91,7 @@ fn credentials(proxy: &Uri) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns what an escaped part of an address stands for.
+/// Unescapes a part of an address.
 fn unescaped(text: &str) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let [first, after @ ..] = rest {
@@ -129,7 +128,7 @@ mod tests {
         assert!(credentials(&Uri::from_static("http://proxy:3128")).is_none());
     }
 
-    /// Accepts one connection and returns what is asked of the proxy on it.
+    /// Accepts one connection and returns the request to the proxy on it.
     async fn asked(listener: tokio::net::TcpListener) -> String {
         use tokio::io::{AsyncReadExt, BufReader};
         let (stream, _) = listener.accept().await.unwrap();
@@ -151,7 +150,7 @@ mod tests {
         let text = asked(listener).await;
         assert!(text.starts_with("connect member:6443 http/1.1\r\n"), "{text}");
         assert!(text.contains("x-tenant: a\r\n") && text.contains("x-tenant: b\r\n"), "{text}");
-        // The proxy hangs up without an answer, and so does the client.
+        // The proxy closes the connection without an answer, and so does the client.
         assert!(asking.await.unwrap().is_err());
     }
 }

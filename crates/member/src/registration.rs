@@ -2,7 +2,7 @@
 //! writes its Cluster object. `join` does this for a user, the discovery of cluster-api's clusters for a
 //! management cluster.
 //!
-//! What exists already is left as it is, so that a registration that was interrupted can simply be repeated.
+//! Existing objects are left alone, so that an interrupted registration can simply be repeated.
 
 use api::cluster::{Cluster, ClusterSpec, ClusterSyncMode, LocalSecretReference};
 use api::constants::NAMESPACE_KUBE_SYSTEM;
@@ -25,7 +25,7 @@ pub async fn id_of(cluster: &Client, name: &str) -> Result<String> {
     id.ok_or_else(|| Error::NoId { cluster: name.to_owned() })
 }
 
-/// Refuses a cluster whose id or name the control plane has already, or whose Secrets in `namespace` would be those of
+/// Refuses a cluster whose id or name the control plane already has, or whose Secrets in `namespace` would collide with those of
 /// another one: the impersonator's Secret of `m1` has the name of the other Secret of `m1-impersonator`.
 pub async fn refuse_registered(control: &Client, name: &str, id: &str, namespace: &str) -> Result<()> {
     let clusters = Api::<Cluster>::all(control.clone())
@@ -53,7 +53,7 @@ fn refuse(clusters: &[Cluster], name: &str, id: &str, namespace: &str) -> Result
     Ok(())
 }
 
-/// Returns the specification of a cluster in push mode that is reached as `config` says.
+/// Returns the specification of a cluster in push mode that is reached with `config`.
 pub fn push(id: String, config: &Config) -> ClusterSpec {
     ClusterSpec {
         id,
@@ -65,9 +65,8 @@ pub fn push(id: String, config: &Config) -> ClusterSpec {
     }
 }
 
-/// Writes a Cluster into the control plane, with the credentials that reach it in Secrets of `namespace`;
-/// returns it as it was written. The caller has set its name and its whole specification, except where the
-/// credentials are.
+/// Writes a Cluster into the control plane, with the credentials that reach it in Secrets of `namespace`; returns it as it was
+/// written. The caller has set its name and its whole specification, except the references to the credentials.
 pub async fn enter(
     control: &Client,
     credentials: &Credentials,

@@ -1,5 +1,5 @@
-//! Clients that reach a member through the control plane, by `clusters/<name>/proxy`: for processes that have neither the credentials of
-//! the member nor the tunnel of its agent.
+//! Clients that reach a member through the control plane, by `clusters/<name>/proxy`: for processes that have neither the
+//! credentials of the member nor the tunnel of its agent.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use tower::{BoxError, Layer as _, service_fn};
 use crate::connection::in_the_planes_name;
 use crate::limit::LimitLayer;
 
-/// Makes a client for a member that does not read more than [`limit`](crate::limit) says. Its requests go to the cluster proxy of the
-/// control plane, in the name under which the control plane is known in members; `control` has to have the right to use that name.
+/// Makes a client for a member that reads no more than [`limit`](crate::limit) allows. Its requests go to the cluster proxy of
+/// the control plane, under the name by which members know the control plane; `control` must have the right to use that name.
 pub fn through_proxy(control: &Client, cluster: &str) -> Client {
     let proxy: Arc<str> = format!("/apis/{}/v1alpha1/clusters/{cluster}/proxy", api::cluster::GROUP).into();
     let control = control.clone();

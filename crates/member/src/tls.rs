@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::lasting;
 
-    /// Serves one connection in a version of TLS; returns the address, and how many bytes of a request came.
+    /// Serves one connection in a version of TLS; returns the address, and how many bytes of a request arrived.
     async fn serve(
         version: &'static rustls::SupportedProtocolVersion,
     ) -> (Uri, tokio::task::JoinHandle<usize>) {

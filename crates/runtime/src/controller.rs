@@ -15,14 +15,14 @@ use crate::{Outcome, Supervisor};
 
 /// One controller.
 pub trait Reconcile: Send + Sync + 'static {
-    /// What is reconciled, by name.
+    /// The key that is reconciled, by name.
     type Key: Clone + Eq + Hash + Debug + Send + Sync + 'static;
     /// Everything a decision depends on.
     type View: Send + Sync;
-    /// What is to be done, and why.
+    /// The steps to take, with their reasons.
     type Plan: Debug + Send;
 
-    /// Reads what is known about a key; nothing if there is nothing to decide.
+    /// Reads the known state of a key; `None` if there is nothing to decide.
     fn observe(&self, key: &Self::Key) -> impl Future<Output = Result<Option<Self::View>, Error>> + Send;
 
     /// Decides. Pure: the same view and time give the same plan.
@@ -36,14 +36,14 @@ pub trait Reconcile: Send + Sync + 'static {
         plan: Self::Plan,
     ) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    /// Called when `apply` met a conflict: makes sure that the next `observe` sees the other write, and
-    /// returns whether to reconcile again at once. By default the queue waits for the watch.
+    /// Called when `apply` met a conflict: makes sure that the next `observe` sees the other write, and returns whether to
+    /// reconcile again immediately. By default, the queue waits for the watch.
     fn refresh(&self, _key: &Self::Key) -> impl Future<Output = Result<bool, Error>> + Send {
         std::future::ready(Ok(false))
     }
 }
 
-/// How often a key is reconciled again at once after a conflict.
+/// How often a key is reconciled again immediately after a conflict.
 const ATTEMPTS: usize = 5;
 
 /// Runs the three steps, and repeats them after a conflict if the controller can read the other write.
@@ -151,7 +151,7 @@ mod tests {
     #[tokio::test]
     async fn a_conflict_is_looked_at_again_where_the_newer_object_is_known() {
         let failed = |conflict| Outcome::Failed { error: "m".to_owned(), conflict };
-        // Key, conflicts, whether it refreshes; then: outcome, looks, refreshes.
+        // Key, conflicts, whether it refreshes; then: outcome, observations, refreshes.
         let cases = [
             ("a", 0, true, Outcome::Done, 1, 0),
             ("a", 1, true, Outcome::Done, 2, 1),

@@ -1,13 +1,13 @@
 //! Leader election: of several processes, the one that holds the Lease acts.
 //!
-//! In: the control plane, our identity, the timing. Out: a [`Leadership`] once the Lease is ours; it says
-//! when the Lease is lost, and gives it back when we end in order.
+//! In: the control plane, our identity, the timing. Out: a [`Leadership`] once we hold the Lease; it says when the Lease is lost,
+//! and releases it when we shut down.
 //!
-//! The protocol is that of Go's controllers, so that they and we can stand in line for the same Lease: a holder renews every
-//! [`Timing::retry`], and the Lease says how long it is respected ([`Timing::lease`] of its holder); a candidate that has seen no
-//! renewal for that long, by its own clock, takes over; a holder that could not renew for [`Timing::renew`], which is shorter, has
-//! lost it and must not act any more. A renewal counts from when it was asked for: others may have seen it long before its answer
-//! comes. Points of time in the Lease are for people: clocks of different machines are never compared.
+//! The protocol is that of Go's controllers, so that they and we can compete for the same Lease. A holder renews every
+//! [`Timing::retry`], and the Lease says how long it is respected ([`Timing::lease`] of its holder). A candidate that has seen no
+//! renewal for that long, by its own clock, takes over. A holder that could not renew for [`Timing::renew`], which is shorter,
+//! has lost it and must not act any more. A renewal counts from when it was requested: others may have seen it long before its
+//! answer arrives. Times in the Lease are for people: clocks of different machines are never compared.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -89,7 +89,7 @@ static MASTER: LazyLock<Family<Labels<1, String>, Gauge>> = LazyLock::new(|| {
 });
 
 impl Candidate {
-    /// Waits until the Lease is ours; nothing if told to stop before.
+    /// Waits until we hold the Lease; `None` if it is stopped before.
     pub async fn lead(self, client: &Client, stop: &CancellationToken) -> Option<Leadership> {
         let leases = Api::namespaced(client.clone(), &self.namespace);
         let mut attempt = Attempt { view: View::default(), leases, client: client.clone(), candidate: self };
@@ -126,19 +126,19 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Waits until the Lease is no longer ours. From then on nothing may be written in its name.
+    /// Waits until we no longer hold the Lease. From then on nothing may be written in its name.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }
 
-    /// Gives the Lease back, so that the next one need not wait. To be called when the work has ended.
+    /// Releases the Lease, so that the next holder need not wait. Must be called when the work has ended.
     pub async fn release(self) {
         self.ending.cancel();
         let _ = self.task.await;
     }
 }
 
-/// Renews until told to end, or until it is lost. `renewed` is when the Lease was last asked for and given.
+/// Renews until it is stopped, or until the Lease is lost. `renewed` is when the Lease was last requested successfully.
 async fn hold(
     mut attempt: Attempt,
     mut renewed: Instant,
@@ -189,7 +189,7 @@ impl Attempt {
         MASTER.get_or_create_owned(&[("name", self.candidate.lease.clone())])
     }
 
-    /// Tries once to get or keep the Lease; returns whether it is ours.
+    /// Tries once to get or keep the Lease; returns whether we hold it.
     async fn once(&mut self) -> Result<bool, Error> {
         let found = self.leases.get_opt(&self.candidate.lease).await?;
         let step = self.view.step(found.as_ref(), &self.candidate, Instant::now(), Timestamp::now());
@@ -250,7 +250,7 @@ struct View {
     seen: Option<(Lease, Instant)>,
 }
 
-/// What to do about the Lease.
+/// The next step for the Lease.
 #[derive(Debug, PartialEq)]
 enum Step {
     Create(Lease),
@@ -306,7 +306,7 @@ impl View {
         Step::Update(Lease { spec: Some(spec), ..found.clone() })
     }
 
-    /// Remembers what was seen; the clock restarts only if the Lease has changed.
+    /// Records the Lease; the clock restarts only if it has changed.
     fn note(&mut self, lease: &Lease, now: Instant) {
         if self.seen.as_ref().is_none_or(|(known, _)| known.spec != lease.spec) {
             self.seen = Some((lease.clone(), now));
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(spec(View::default().step(None, &odd, start, at(0))).lease_duration_seconds, Some(2));
     }
 
-    /// A server with one Lease, which keeps what is written at once and answers that as late as it is told to.
+    /// A server with one Lease, which stores writes immediately and answers them with a given delay.
     fn server(late: &Arc<Mutex<Duration>>) -> Client {
         let free = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -443,7 +443,7 @@ mod tests {
         let (late, stop, began) =
             (Arc::new(Mutex::new(Duration::ZERO)), CancellationToken::new(), Instant::now());
         let leadership = candidate("a").lead(&server(&late), &stop).await.expect("nobody else wants it");
-        // It is renewed after two seconds, which others see at once and we after six more. The next answer never comes.
+        // It is renewed after two seconds, which others see immediately and we after six more. The next answer never arrives.
         *late.lock() = Duration::from_secs(6);
         tokio::time::sleep(Duration::from_secs(7)).await;
         *late.lock() = Duration::from_secs(3600);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_free_at_once() {
+    fn a_released_lease_is_free_at_once() {
         let (a, b) = (candidate("a"), candidate("b"));
         let mut view = View::default();
         let lease =

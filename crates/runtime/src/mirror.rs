@@ -1,11 +1,10 @@
 //! A local copy of a collection, kept by one watch and shared by all readers. It knows our own writes.
 //!
-//! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told
-//! what changed, after the copy has changed. A writer puts the answer of the server in at once
-//! ([`Mirror::put`]), so that all readers see it without waiting for the watch; an event that is older than
-//! the stored object is ignored. A lost watch resumes where it was cut if a [`Witness`] confirms the server's
-//! history. Otherwise a list replaces what was known: objects that are missing from it are reported as
-//! deleted, unchanged ones are not reported, and older versions are believed, since a server may have been
+//! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are notified of a change after
+//! the copy has changed. A writer puts the answer of the server in immediately ([`Mirror::put`]), so that all readers see it
+//! without waiting for the watch; an event that is older than the stored object is ignored. A lost watch resumes where it was cut
+//! if a [`Witness`] confirms the server's history. Otherwise a list replaces the known state: objects that are missing from it
+//! are reported as deleted, unchanged ones are not reported, and older versions are believed, since a server may have been
 //! restored from a backup. Only objects that we wrote ourselves after the list began override it.
 //!
 //! A [packed](Mirror::packed) copy keeps large and rarely read objects as text, which takes a fraction of the
@@ -65,7 +64,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// What happened to one object.
+/// A change of one object.
 #[derive(Debug)]
 pub struct Change<'a, T> {
     pub key: &'a Key,
@@ -74,7 +73,7 @@ pub struct Change<'a, T> {
     pub new: Option<Arc<T>>,
     /// We wrote it ourselves.
     pub ours: bool,
-    /// It was found by the first list, so nothing has happened to it that we know of.
+    /// It was found by the first list, so no change is known.
     pub initial: bool,
 }
 
@@ -226,8 +225,7 @@ impl<T> Mirror<T> {
         let _ = self.witness.set(witness);
     }
 
-    /// Calls `told` on every change from now on, including those that we put in. It must neither block nor
-    /// write to this mirror.
+    /// Calls `told` on every change from now on, including our own writes. It must neither block nor write to this mirror.
     pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
         self.subscribers.write().push(Box::new(told));
     }
@@ -328,7 +326,7 @@ impl<T> Mirror<T> {
         }
     }
 
-    /// Returns the newest revision that is known of the collection.
+    /// Returns the newest known revision of the collection.
     pub fn newest(&self) -> u64 {
         let state = self.state.read();
         state.objects.values().map(|entry| entry.version).max().unwrap_or(0).max(state.seen)
@@ -341,8 +339,7 @@ impl<T> Mirror<T> {
         self.revive();
     }
 
-    /// Restarts the watch at once: called when a member answers again, so that nothing waits for the
-    /// back-off.
+    /// Restarts the watch immediately: called when a member answers again, so that no copy waits for its back-off.
     pub fn revive(&self) {
         self.revive.notify_one();
     }

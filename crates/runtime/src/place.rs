@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_outside_leaves_all_its_places_to_others_and_takes_them_again() {
+    async fn a_task_that_waits_outside_gives_up_its_places_and_takes_them_again() {
         let (queue, member) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
         let (answer, wait) = oneshot::channel::<()>();
         let (waiting, is_waiting) = oneshot::channel::<()>();

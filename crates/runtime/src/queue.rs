@@ -60,16 +60,16 @@ pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
     metrics: Metrics,
-    /// Told of every panic.
+    /// Called for every panic.
     panicked: OnceLock<Told<K>>,
 }
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// What is in `ready`, and since when.
+    /// The ready keys, and since when they are ready.
     waiting: HashMap<K, Instant>,
     running: HashSet<K>,
-    /// What was pushed while it was running.
+    /// Keys that were pushed while they were running.
     again: HashSet<K>,
     resting: HashMap<K, Turn>,
     /// `resting` in the order in which the waits end.
@@ -87,7 +87,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         Self::resting_at_most(name, LONGEST_REST)
     }
 
-    /// Returns a queue whose keys rest for no longer than this after a failure: others may draw conclusions from their silence.
+    /// Returns a queue whose keys wait no longer than this after a failure: others may draw conclusions from their silence.
     pub fn resting_at_most(name: &'static str, longest_rest: Duration) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
@@ -115,7 +115,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         let _ = self.panicked.set(Box::new(told));
     }
 
-    /// Asks for a key to be reconciled soon.
+    /// Requests a reconcile of a key.
     pub fn push(&self, key: K) {
         let mut state = self.state.lock();
         let new = state.push(key, Instant::now());
@@ -127,7 +127,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         }
     }
 
-    /// Returns how long a key rests after many failures.
+    /// Returns how long a key waits after many failures.
     pub fn longest_rest(&self) -> Duration {
         rest_after(u32::MAX).min(self.state.lock().longest_rest)
     }
@@ -151,7 +151,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         turns::work_off(self, limit, supervisor, reconcile);
     }
 
-    /// Returns the key whose turn it is, and how long it has waited for it; nothing once stopped.
+    /// Returns the next key, and how long it has waited; `None` once stopped.
     async fn take(&self, stop: &CancellationToken) -> Option<(K, Duration)> {
         loop {
             let turn = {
@@ -209,7 +209,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
     }
 }
 
-/// A key in work, and since when.
+/// A key that is being reconciled, and since when.
 pub struct InWork<K> {
     key: K,
     since: Instant,
@@ -244,7 +244,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Turns for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    /// Returns whether there is more to take than before.
+    /// Returns whether there are more keys to take than before.
     fn push(&mut self, key: K, now: Instant) -> bool {
         if let Some(turn) = self.resting.remove(&key) {
             self.turns.remove(&turn);

@@ -1,4 +1,5 @@
-//! How much of another cluster is read and kept: a budget that several copies share, and the error of an answer that is too large.
+//! Limits how much of another cluster is read and kept: a budget that several copies share, and the error for an answer that is
+//! too large.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +20,7 @@ impl TooLarge {
             if let Some(found) = error.downcast_ref() {
                 return Some(found);
             }
-            // An I/O error skips what it wraps when it is asked for its source.
+            // An I/O error skips its inner error when it is asked for its source.
             let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
             if let Some(found) = wrapped.and_then(|wrapped| Self::within(wrapped)) {
                 return Some(found);

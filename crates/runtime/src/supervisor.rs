@@ -55,7 +55,7 @@ struct Known {
     restarts: u64,
     deaths_in_a_row: u32,
     last: Option<String>,
-    /// When it was last started again; none while it rests.
+    /// When it was last restarted; `None` while it waits.
     restarted: Option<Instant>,
 }
 
@@ -66,7 +66,7 @@ impl Known {
     }
 }
 
-/// What is known of a task.
+/// The state of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub name: String,
@@ -98,8 +98,8 @@ impl Supervisor {
         self.keep_until(name, self.0.stop.clone(), start);
     }
 
-    /// Keeps a task running until `stop` is cancelled. The task itself has to listen to the token; if it ends before, it is
-    /// started again.
+    /// Keeps a task running until `stop` is cancelled. The task itself must listen to the token; if it ends earlier, it is
+    /// restarted.
     pub fn keep_until<F, Fut>(&self, name: impl Into<String>, stop: CancellationToken, start: F)
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -147,7 +147,7 @@ impl Supervisor {
         self.0.tasks.spawn(self.0.cut.clone().run_until_cancelled_owned(work));
     }
 
-    /// Returns what is known of the tasks, by name.
+    /// Returns the state of the tasks, by name.
     pub fn report(&self) -> Vec<Report> {
         let known = self.0.known.lock();
         let report = |(name, known): (&String, &Known)| Report {
@@ -167,8 +167,8 @@ impl Supervisor {
         self.0.tasks.wait().await;
     }
 
-    /// Aborts all tasks where they are: a task that waits for an answer does not continue when it arrives.
-    /// Returns once no task is left.
+    /// Aborts all tasks where they are: a task that waits for an answer does not continue when it arrives. Returns when no task
+    /// is left.
     pub async fn cut_off(&self) {
         self.0.cut.cancel();
         self.stop().await;
@@ -203,7 +203,7 @@ impl Inner {
         RESTARTS.get_or_create(&[("task", name.to_owned())]).inc();
     }
 
-    /// A task that ended because it was told to needs no entry, unless it has died before.
+    /// A task that ended because it was stopped needs no entry, unless it has died before.
     fn ended(&self, name: &str) {
         let mut all = self.known.lock();
         if let Some(known) = all.get_mut(name) {
@@ -219,7 +219,7 @@ fn rest_after(deaths: u32) -> Duration {
     FIRST_REST.saturating_mul(1 << deaths.saturating_sub(1).min(16)).min(LONGEST_REST)
 }
 
-/// Returns what a panic said.
+/// Returns the message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> String {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),

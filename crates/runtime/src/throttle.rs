@@ -1,7 +1,7 @@
 //! Limits how often a quickly changing object is written.
 //!
-//! A rollout moves through dozens of states in a second, and each of them would go through a Work, a binding and a template.
-//! The first is written at once; what follows within `STEP` becomes one write.
+//! A rollout moves through dozens of states in a second, and each of them would pass through a Work, a binding and a template.
+//! The first one is written immediately; those within `STEP` after it become one write.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Short enough not to be noticed by people, long enough for a member's controllers to take several steps.
+/// Too short for people to notice, long enough for a member's controllers to take several steps.
 const STEP: Duration = Duration::from_millis(200);
 /// With this many keys in the map, expired ones are dropped.
 const MANY: usize = 1024;
@@ -32,12 +32,12 @@ impl<K> Default for Throttle<K> {
 }
 
 impl<K: Eq + Hash + Clone> Throttle<K> {
-    /// Returns how long the next write of a key has to wait; nothing if it need not.
+    /// Returns how long the next write of a key must wait; `None` if it need not.
     pub fn wait(&self, key: &K) -> Option<Duration> {
         self.wait_at(key, Instant::now())
     }
 
-    /// Notes that a key has been written.
+    /// Records that a key has been written.
     pub fn wrote(&self, key: &K) {
         self.wrote_at(key, Instant::now());
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn expired_keys_are_dropped() {
         let (throttle, start) = (Throttle::default(), Instant::now());
         for key in 0..MANY {
             throttle.wrote_at(&key, start);

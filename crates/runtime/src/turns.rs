@@ -24,10 +24,10 @@ pub trait Turns: Send + Sync + 'static {
     /// Returns the name of the loop, as reports and logs have it.
     fn name(&self) -> String;
 
-    /// Learns how many turns there may be at once.
+    /// Gets the number of turns that may run at once.
     fn limited_to(&self, _limit: usize) {}
 
-    /// Returns the next turn; nothing once stopped. A key is not handed out again before it is done.
+    /// Returns the next turn; `None` once stopped. A key is not handed out again before it is done.
     fn next(&self, stop: &CancellationToken) -> impl Future<Output = Option<Self::Turn>> + Send;
 
     fn key(turn: &Self::Turn) -> Self::Key;

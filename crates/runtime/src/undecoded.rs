@@ -1,4 +1,4 @@
-//! An object from a watch: its name and its revision are decoded, the rest is not.
+//! An object from a watch whose name and revision are decoded, but not the rest.
 //!
 //! Most events of a watch repeat our own writes, whose answers have already been decoded.
 
@@ -13,18 +13,18 @@ use serde_json::value::RawValue;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Undecoded {
-    /// Name, namespace and resource version; nothing else. Apart, since it is large: a page of objects without content has many.
+    /// Name, namespace and resource version; nothing else. Boxed, since it is large: a page of objects without content has many.
     metadata: Box<ObjectMeta>,
     text: Box<RawValue>,
 }
 
 impl Undecoded {
-    /// Returns how long its text is.
+    /// Returns the length of its text.
     pub(crate) fn size(&self) -> usize {
         self.text.get().len()
     }
 
-    /// Returns about how much it takes when it is read.
+    /// Returns about how much memory its parsed form takes.
     pub(crate) fn weight(&self) -> usize {
         Weight::of(self.text.get().as_bytes())
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_kind_is_an_error_when_it_is_read() {
+    fn an_object_of_another_kind_is_an_error_when_it_is_decoded() {
         let undecoded: Undecoded = serde_json::from_str(r#"{"metadata":{"name":"a"},"data":3}"#).unwrap();
         assert!(undecoded.read::<ConfigMap>().is_err());
     }

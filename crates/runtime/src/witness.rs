@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 
-/// What can be said about the history of a server.
+/// The verdict about the history of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vouched {
-    /// Up to this revision it is the one that was seen.
+    /// Up to this revision, it is the history that was seen.
     Until(u64),
     /// It may be a different history.
     Nothing,
@@ -23,6 +23,6 @@ pub enum Vouched {
 
 /// Confirms the history of a server.
 pub trait Witness: Send + Sync {
-    /// Returns what is known of the server's history at a moment after `since`.
+    /// Returns the verdict about the server's history at a moment after `since`.
     fn vouch(&self, since: Instant) -> BoxFuture<'_, Vouched>;
 }

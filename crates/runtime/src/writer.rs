@@ -35,7 +35,7 @@ pub enum Error {
     UnknownKind(String),
     #[error("waiting {0}")]
     Waiting(String),
-    /// What went wrong for some of several objects.
+    /// The errors of some of several objects.
     #[error("{}", .0.join("; "))]
     Several(Vec<String>),
 }
@@ -119,9 +119,9 @@ impl From<Result<(), Error>> for Outcome {
     }
 }
 
-/// Where objects of a kind live: in namespaces or not.
+/// Whether objects of a kind are in namespaces or not.
 pub trait Place {
-    /// Returns the collection of a namespace; kinds without namespaces do not look at it.
+    /// Returns the collection of a namespace; kinds without namespaces ignore it.
     fn api<K: Resource<Scope = Self, DynamicType = ()>>(client: Client, namespace: &str) -> Api<K>;
 }
 
@@ -151,7 +151,7 @@ impl<K> Stored for K where
 /// Whether a write is refused when the object has changed since it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
-    /// The fields have one writer; whatever else changed does not matter.
+    /// The fields have one writer; other changes do not matter.
     Fields,
     /// The change was derived from the object as it was.
     Version,
@@ -168,12 +168,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Returns a writer to a server that makes no difference between writes.
+    /// Returns a writer for a server that treats all writes alike.
     pub fn new(client: Client) -> Self {
         Self { derived: client.clone(), client }
     }
 
-    /// Returns a writer to a server that answers requests of `derived` before they are on disk.
+    /// Returns a writer for a server that answers requests of `derived` before they are on disk.
     pub fn with_derived(client: Client, derived: Client) -> Self {
         Self { client, derived }
     }
@@ -184,7 +184,7 @@ impl Writer {
         Self { client: self.derived.clone(), derived: self.derived.clone() }
     }
 
-    /// Returns the client for everything else. What is written with it directly is as durable as what this writer writes.
+    /// Returns the client for all other requests. Its writes are as durable as those of this writer.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -204,15 +204,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the difference between two states of an object; returns the object as it now is, or nothing when there
-    /// was no difference. Lists that several write, such as finalizers, are always guarded by the version.
+    /// Writes the difference between two states of an object; returns the resulting object, or `None` if there was no difference.
+    /// Lists with several writers, such as finalizers, are always guarded by the version.
     pub async fn update<K: Stored>(&self, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error> {
         let Some(patch) = difference(old, new, old.meta(), guard)? else { return Ok(None) };
         let api = self.api_of(old);
         Ok(Some(api.patch(name(old), &PatchParams::default(), &Patch::Merge(patch)).await?))
     }
 
-    /// As [`Self::update`], and updates the mirror at once; returns whether there was a difference.
+    /// As [`Self::update`], and updates the mirror immediately; returns whether there was a difference.
     pub async fn update_mirrored<K: Stored>(
         &self,
         mirror: &Mirror<K>,
@@ -224,9 +224,9 @@ impl Writer {
         Ok(written.map(|written| mirror.note(written)).is_some())
     }
 
-    /// Writes fields of an object, whatever it is now, and updates the mirror at once; fine if the object is gone. Returns whether
-    /// it was there. Unlike [`Self::update`] it also writes fields of which the mirror may not know yet, such as an annotation that
-    /// has to go whoever set it.
+    /// Writes fields of an object, whatever its current state is, and updates the mirror immediately; it is no error if the
+    /// object is gone. Returns whether it existed. Unlike [`Self::update`], it also writes fields that the mirror may not know
+    /// yet, such as an annotation that must be removed, whoever set it.
     pub async fn patch_mirrored<K: Stored>(
         &self,
         mirror: &Mirror<K>,
@@ -251,14 +251,14 @@ impl Writer {
         self.patch_status(old, patch).await.map(Some)
     }
 
-    /// Writes fields of a status, whatever it is now.
+    /// Writes fields of a status, whatever its current state is.
     pub async fn patch_status<K: Stored>(&self, object: &K, patch: Value) -> Result<K, Error> {
         let api = self.derived().api_of(object);
         Ok(api.patch_status(name(object), &PatchParams::default(), &Patch::Merge(patch)).await?)
     }
 
-    /// Changes the status of an object that has several writers: after a conflict, the change is applied to
-    /// the newer status. Returns the object as it now is, or nothing when `change` had nothing to do.
+    /// Changes the status of an object with several writers: after a conflict, the change is applied to the newer status. Returns
+    /// the resulting object, or `None` if `change` had nothing to do.
     pub async fn change_status<K: Stored>(
         &self,
         object: &K,
@@ -285,9 +285,9 @@ impl Writer {
         }
     }
 
-    /// Writes the answer to a certificate request, and updates the mirror at once; returns whether there was a difference. It is a
-    /// conflict if the request has changed since it was read, since somebody else may have answered it. Unlike a status it is on
-    /// disk before it is answered: a certificate that was signed stays valid.
+    /// Writes the answer to a certificate request, and updates the mirror immediately; returns whether there was a difference. It
+    /// is a conflict if the request has changed since it was read, since another process may have answered it. Unlike a status,
+    /// it is on disk before it is acknowledged: a signed certificate remains valid.
     pub async fn update_approval(
         &self,
         mirror: &Mirror<CertificateSigningRequest>,
@@ -307,9 +307,9 @@ impl Writer {
         Ok(self.api_of(object).patch(name(object), &parameters, &Patch::Apply(object)).await?)
     }
 
-    /// Removes a finalizer from an object; fine if the object is gone, or has no such finalizer. Returns
-    /// whether anything was written. The mirror is updated at once, so that the removal of the next finalizer
-    /// starts from the newest version.
+    /// Removes a finalizer from an object; it is no error if the object is gone, or does not have the finalizer. Returns whether
+    /// anything was written. The mirror is updated immediately, so that the removal of the next finalizer starts from the newest
+    /// version.
     pub async fn release<K: Stored>(
         &self,
         mirror: &Mirror<K>,
@@ -342,8 +342,8 @@ impl Writer {
         }
     }
 
-    /// Deletes this very object; fine if it is gone already. If another one has its name by now, that is a conflict: the next look is at
-    /// that one.
+    /// Deletes exactly this object; it is no error if it is already gone. If another object has its name by now, that is a
+    /// conflict: the next reconcile sees that one.
     pub async fn delete<K: Stored>(&self, object: &K) -> Result<(), Error> {
         self.delete_if(object, Guard::Fields).await
     }

@@ -1,6 +1,5 @@
-//! What an API server with nodes does to new pods (service account, default tolerations, priority) and new claims (storage
-//! class, protection) before they are stored. What quotas refuse is in `quotas`, what
-//! ranges of limits add and refuse in `limits`.
+//! The admission of an API server with nodes: new pods (service account, default tolerations, priority) and new claims (storage
+//! class, protection). `quotas` refuses what exceeds quotas; `limits` applies LimitRanges.
 
 pub(crate) mod limits;
 pub(crate) mod quotas;
@@ -96,7 +95,7 @@ impl Admit for Pods {
     }
 }
 
-/// The storage class that every simulated cluster has, for claims that name none.
+/// The storage class that every simulated cluster has, for claims without one.
 pub(crate) const STORAGE_CLASS: &str = "standard";
 
 /// A claim stays until no pod uses it.
@@ -109,7 +108,7 @@ fn protect(claim: &mut Value) {
     claim["metadata"]["finalizers"] = finalizers.into();
 }
 
-/// Whoever replaces a pod need not know its priority, which cannot change.
+/// A client that replaces a pod need not know its priority, which cannot change.
 fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if pod["spec"].get(field).is_none()
@@ -188,7 +187,7 @@ fn suffix() -> String {
     (0..5).map(|_| char::from(LETTERS[rand::random_range(0..LETTERS.len())])).collect()
 }
 
-/// Lets a pod stay five minutes on a node that is lost, unless it says otherwise.
+/// Tolerates a lost node for five minutes, unless the pod says otherwise.
 fn tolerate(pod: &mut Value) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let covered = list(pod, "/spec/tolerations").iter().any(|toleration| {

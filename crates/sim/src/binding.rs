@@ -1,4 +1,4 @@
-//! `pods/binding`: whoever schedules says where a pod runs.
+//! `pods/binding`: a scheduler sets the node of a pod.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::kinds::Kind;
 use crate::objects::{Object, list, text};
 use crate::view::Objects;
 
-/// Puts a pod on the node that a Binding names.
+/// Sets the node of a pod to the one in a Binding.
 pub(crate) async fn bind(
     server: &Arc<Server>,
     namespace: &str,
@@ -34,7 +34,7 @@ pub(crate) async fn bind(
     }
     let labels =
         executor.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
-    // What stood in the way at the last attempt; the closure may run several times.
+    // The obstacle at the last attempt; the closure may run several times.
     let refused = Mutex::new(None);
     let labels = labels.unwrap_or_default();
     let bound = |pod: &Value| {
@@ -61,7 +61,7 @@ fn node<'a>(name: &str, binding: &'a Value) -> Result<&'a str, Status> {
     if errors.is_empty() { Ok(node) } else { Err(Status::invalid("", "Binding", name, &errors)) }
 }
 
-/// Returns why a pod cannot be put anywhere.
+/// Returns why a pod cannot be bound to any node.
 fn obstacle(pod: &Value, name: &str, uid: &str) -> Option<Status> {
     let conflict = |why: String| Some(Status::conflict(&GroupResource::new("", "pods/binding"), name, &why));
     if !uid.is_empty() && uid != pod.uid() {

@@ -1,4 +1,4 @@
-//! The owner's socket in the data directory: one JSON line as question, one as answer.
+//! The owner's socket in the data directory: one JSON line as the request, one as the answer.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::trouble::{Load, Trouble, Troubles};
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "sim.sock";
 
-/// What can be asked of a running fleet.
+/// The requests to a running fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -21,7 +21,7 @@ pub enum Request {
         member: String,
         troubles: Vec<Trouble>,
     },
-    /// Without troubles: everything.
+    /// Without troubles: all of them.
     Heal {
         member: String,
         troubles: Vec<Trouble>,
@@ -42,7 +42,7 @@ pub enum Answer {
     Failed(String),
 }
 
-/// Asks the fleet that runs on a data directory. An error means that none does.
+/// Sends a request to the fleet that runs on a data directory. An error means that none does.
 pub async fn ask(data_dir: &Path, request: &Request) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(data_dir.join(SOCKET)).await?;
     let mut line = serde_json::to_vec(request)?;
@@ -53,7 +53,7 @@ pub async fn ask(data_dir: &Path, request: &Request) -> std::io::Result<Answer> 
     Ok(serde_json::from_slice(&answer)?)
 }
 
-/// Listens until told to stop.
+/// Listens until it is stopped.
 pub(crate) fn listen(
     fleet: &Fleet,
     path: &Path,

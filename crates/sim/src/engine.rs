@@ -1,8 +1,8 @@
 //! The one loop that makes a member behave like a cluster.
 //!
-//! It follows the store's history from a revision on and notes which objects have to be looked at; looking at one asks its
-//! controller what to do and does it. Reads see every write at once, so no controller ever acts on the past. Nothing is polled:
-//! besides changes only timers start a look, and controllers set those themselves.
+//! It follows the store's history and notes which objects must be reconciled. To reconcile an object, it asks the object's
+//! controller for steps and carries them out. Reads see every write immediately, so controllers never act on outdated state.
+//! Nothing is polled: besides changes, only timers trigger a reconcile, and the controllers set those themselves.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::plan::Step;
 use crate::trouble::Troubles;
 use crate::view::{Objects, View};
 
-/// What is looked at, in this order when several wait.
+/// The roles, in the order in which they run when several wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Role {
     Node,
@@ -54,7 +54,7 @@ enum Role {
 /// A role and `namespace/name`.
 type Key = (Role, Box<str>);
 
-/// After something could not be created: the first pause, doubled each time.
+/// The pauses after a failed creation: the first one, doubled each time.
 const RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
 
@@ -66,7 +66,7 @@ pub(crate) struct Engine {
     timers: Timers,
     nodes: BTreeMap<String, Node>,
     places: Places,
-    /// Pods without a node that were looked at in vain.
+    /// Pods without a node that could not be scheduled.
     pending: BTreeSet<Box<str>>,
     stages: HashMap<Box<str>, (String, Stage, Instant)>,
     addresses: Addresses,
@@ -81,7 +81,7 @@ struct Timers {
 }
 
 impl Timers {
-    /// An earlier timer for the same key wins: when it fires, the controller says again what it waits for.
+    /// An earlier timer for the same key wins: when it fires, the controller sets the next one.
     fn set(&mut self, key: Key, at: Instant) {
         match self.by_key.get(&key) {
             Some(old) if *old <= at => return,
@@ -108,7 +108,7 @@ impl Timers {
     }
 }
 
-/// Addresses for pods: `10.M.x.y`, counted up, M from the member's number.
+/// Addresses for pods: `10.M.x.y`, counted up; M comes from the member's number.
 struct Addresses {
     network: u8,
     next: u32,
@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Looks at everything that exists.
+    /// Enqueues everything that exists.
     fn load(&mut self) {
         self.nodes.clear();
         self.places = Places::default();
@@ -216,7 +216,7 @@ impl Engine {
         }
     }
 
-    /// Something is wrong now, or right again: concerns all nodes and pods, and whoever reads the load.
+    /// A trouble has begun or ended: this concerns all nodes and pods, and all readers of the load.
     fn trouble(&mut self) {
         let _ = self.troubles.borrow_and_update();
         for node in self.nodes.keys() {
@@ -231,7 +231,7 @@ impl Engine {
 
     fn note(&mut self, event: &store::Event<Head>) {
         let Some(kind) = self.executor.kind_of(&event.collection) else {
-            // Quotas count anything.
+            // Quotas can count any kind.
             if let Some((space, _)) = event.name().split_once('/')
                 && (event.is_create() || event.is_delete())
             {
@@ -240,7 +240,7 @@ impl Engine {
             return;
         };
         self.seen(kind, event.name(), event.current.as_ref());
-        // Whoever owned it before may have lost it.
+        // The previous owner may have lost it.
         if let Some(previous) = &event.previous {
             self.owners(event.name(), &previous.head);
         }
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// Notes who has to look at an object that exists in this state, or at its absence.
+    /// Enqueues the owners and dependents of an object that exists in this state, or is gone.
     fn seen(&mut self, kind: Kind, key: &str, entry: Option<&Arc<store::Entry<Head>>>) {
         let space = key.split_once('/').map_or("", |(space, _)| space);
         if let Some(entry) = entry {
@@ -303,7 +303,7 @@ impl Engine {
             Kind::DisruptionBudget => Role::Budget,
             Kind::Claim => {
                 self.in_namespace(space, Kind::Quota, Role::Quota);
-                // A pod may have waited for it, and a volume may be free now.
+                // A pod may have waited for it, and a volume may now be free.
                 self.retry_pending();
                 self.all(Kind::Volume, Role::Volume);
                 Role::Claim
@@ -313,7 +313,7 @@ impl Engine {
                 Role::Volume
             }
             Kind::Quota => {
-                // What admission writes into the status counts objects that are not stored yet.
+                // The usage that admission writes into the status includes objects that are not stored yet.
                 let is_new = entry.is_some_and(|entry| {
                     let quota = self.executor.parse(kind, entry);
                     quota.pointer("/spec/hard") != quota.pointer("/status/hard")
@@ -363,7 +363,7 @@ impl Engine {
 
     fn gone(&mut self, kind: Kind, key: &str) {
         if kind == Kind::Node {
-            // Pods of a node that is gone are collected, as the pod garbage collector does.
+            // Pods of a deleted node are deleted, as the pod garbage collector does.
             for pod in self.places.on(key) {
                 self.queue.insert((Role::Pod, pod.into()));
             }
@@ -388,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// Notes everyone who may want an object that nobody owns.
+    /// Enqueues every controller that may adopt an object without an owner.
     fn orphan(&mut self, kind: Kind, space: &str) {
         let takers: &[(Kind, Role)] = match kind {
             Kind::Pod => &[
@@ -434,7 +434,7 @@ impl Engine {
                 && let Some(owner) = object.controller()
                 && failed.as_deref() == Some(text(owner, "/uid"))
             {
-                // The others would fail as well: try them all again later.
+                // The others would fail as well: try all of them again later.
                 continue;
             }
             match self.executor.carry_out(step, now).await {
@@ -521,7 +521,7 @@ impl Engine {
             Role::Pod => {
                 let node = text(&object, "/spec/nodeName");
                 if !node.is_empty() && !self.nodes.contains_key(node) {
-                    // Nobody will ever run or remove it.
+                    // No kubelet will ever run or remove it.
                     return vec![orphaned(&object)];
                 }
                 let stage = pods::stage(&object, troubles.fails(object.labels()));

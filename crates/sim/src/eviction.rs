@@ -1,4 +1,4 @@
-//! `pods/eviction`: a deletion that asks the pod's disruption budget first, in the words of kube-apiserver.
+//! `pods/eviction`: a deletion that checks the pod's disruption budget first, in kube-apiserver's words.
 //!
 //! The decision is a function of pod and budgets ([`decide`]); the shell takes one disruption from the budget, which may be
 //! contended, and deletes the pod.
@@ -21,13 +21,13 @@ use crate::objects::{Object, is_ready, list, map_at, number, phase, stamp, text}
 use crate::view::Objects;
 
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
-/// What a budget remembers of evictions that its controller has not seen yet.
+/// How many evictions a budget records that its controller has not seen yet.
 const MAX_DISRUPTED: usize = 2000;
 
-/// What is to be done with a pod that somebody wants evicted.
+/// The decision about a pod that should be evicted.
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// No budget has a say.
+    /// No budget applies.
     Delete,
     /// The budget gets this status first.
     Take(Value),
@@ -75,7 +75,7 @@ pub(crate) async fn evict(
     executor.delete_pod(space, pod_name, &options).await
 }
 
-/// Returns a pod that says why it goes.
+/// Returns the pod with the condition that gives the reason for its end.
 fn targeted(pod: &Value, now: Timestamp) -> Value {
     let mut pod = pod.clone();
     let mut conditions = list(&pod, "/status/conditions").to_vec();
@@ -87,9 +87,9 @@ fn targeted(pod: &Value, now: Timestamp) -> Value {
     pod
 }
 
-/// Returns the budget that has a say, if any; more than one is an error.
+/// Returns the budget that applies, if any; more than one is an error.
 fn budgets_of(objects: &dyn Objects, pod: &Value) -> Result<Vec<Value>, Status> {
-    // Nobody counts on a pod that does not work yet, or not any more.
+    // A pod that is not ready yet, or not any more, does not count.
     if matches!(phase(pod), "Succeeded" | "Failed" | "Pending") || pod.is_deleting() {
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! Reads from a member's store and carries out what controllers decided, through the API server's own path for writes.
+//! Reads from a member's store and carries out the controllers' decisions, through the API server's own path for writes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ pub(crate) struct Executor {
     kubelet: Actor,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(crate) enum Done {
     Nothing,
     Again(std::time::Duration),
-    /// Something could not be created for the owner with the uid.
+    /// An object could not be created for the owner with this uid.
     Failed {
         owner: String,
         message: String,
@@ -82,7 +82,7 @@ impl Executor {
         self.server.read_or_warn(&self.kinds[&kind], entry).unwrap_or_default()
     }
 
-    /// Calls back with every entry of a kind, in a namespace or in all.
+    /// Calls back for every entry of a kind, in a namespace or in all.
     pub(crate) fn each(&self, kind: Kind, namespace: &str, mut call: impl FnMut(&Arc<Entry>)) {
         let snapshot = self.server.store.snapshot(&self.kinds[&kind].collection);
         if namespace.is_empty() {
@@ -99,7 +99,7 @@ impl Executor {
         }
     }
 
-    /// Carries out one step. What is gone in the meantime needs nothing any more.
+    /// Carries out one step. An object that is gone meanwhile needs no step any more.
     pub(crate) async fn carry_out(&self, step: Step, now: Timestamp) -> Result<Done, Status> {
         let result = self.attempt(step, now).await;
         match result {
@@ -114,7 +114,7 @@ impl Executor {
             Step::Update { kind, object } => {
                 self.manager
                     .update(&self.kinds[&kind], object.namespace(), object.name(), "", |old| {
-                        // Somebody else was faster: what was decided may be wrong by now, and the change will be seen.
+                        // Another writer was faster: the decision may be outdated by now, and the change triggers a new one.
                         if old["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
                             return None;
                         }
@@ -188,7 +188,7 @@ impl Executor {
                 Ok(Done::Nothing)
             }
             Err(status) if matches!(status.reason.as_ref(), "AlreadyExists") => Ok(Done::Nothing),
-            // The namespace is going away, and everything in it.
+            // The namespace and everything in it is being deleted.
             Err(status) if status.message.contains("because it is being terminated") => Ok(Done::Nothing),
             Err(status) => {
                 tracing::debug!(kind = kind.name(), object = asked, error = %status, "cannot create");
@@ -211,7 +211,7 @@ impl Executor {
         }
     }
 
-    /// Changes the status of an object; the closure returns `None` to leave it as it is.
+    /// Changes the status of an object; the closure returns `None` to leave it unchanged.
     pub(crate) async fn write_status(
         &self,
         kind: Kind,
@@ -222,7 +222,7 @@ impl Executor {
         self.manager.update(&self.kinds[&kind], namespace, name, "status", change).await.map(|_| ())
     }
 
-    /// Changes a pod as a binding does.
+    /// Changes a pod like a binding does.
     pub(crate) async fn write_binding(
         &self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! What a cluster's API server has beyond the plain verbs: metrics, evictions, bindings.
+//! The additions of a cluster's API server to the plain verbs: metrics, evictions, bindings.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::executor::Executor;
-use crate::metrics::{self, Wish};
+use crate::metrics::{self, Selection};
 use crate::trouble::Troubles;
 use crate::{binding, eviction};
 
@@ -88,7 +88,7 @@ impl Cluster {
         let refused = |error: String| Status::bad_request(error);
         let single = context.info.verb == "get";
         let query = |name: &str| if single { "" } else { context.query.text(name) };
-        let wish = Wish {
+        let selection = Selection {
             namespace,
             name: if single { &context.info.name } else { "" },
             labels: LabelSelector::parse(query("labelSelector"))
@@ -97,7 +97,7 @@ impl Cluster {
                 .map_err(|error| refused(error.to_string()))?,
         };
         let loads = self.troubles.borrow().loads.clone();
-        let items = metrics::answer(&Executor::new(server), &loads, kind, &wish, Timestamp::now())?;
+        let items = metrics::answer(&Executor::new(server), &loads, kind, &selection, Timestamp::now())?;
         let document = match accepted.shape {
             Shape::Table { beta } => metrics::table(&items, beta),
             _ if single => {
@@ -114,7 +114,7 @@ impl Cluster {
     }
 }
 
-/// What both subresources answer with.
+/// The answer of both subresources.
 fn offer() -> Offer {
     Offer { protobuf: true, yaml: true, table: false, metadata: false, metadata_list: false, native: true }
 }
@@ -135,15 +135,15 @@ async fn evict(
     context.accept(offer())?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
-    let wish = decode::object(context, kind, &gvk, body, options.field_validation)?;
+    let selection = decode::object(context, kind, &gvk, body, options.field_validation)?;
     let name = context.info.name.as_str();
-    let named = wish.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
+    let named = selection.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
     if !named.is_empty() && named != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
-    let dry =
-        options.dry_run || wish.pointer("/deleteOptions/dryRun").is_some_and(|dry| *dry == json!(["All"]));
-    eviction::evict(server, namespace, name, &wish["deleteOptions"], dry).await?;
+    let dry = options.dry_run
+        || selection.pointer("/deleteOptions/dryRun").is_some_and(|dry| *dry == json!(["All"]));
+    eviction::evict(server, namespace, name, &selection["deleteOptions"], dry).await?;
     done(context)
 }
 
@@ -158,12 +158,12 @@ async fn bind(
     context.accept(offer())?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("", "v1", "Binding");
-    let wish = decode::object(context, kind, &gvk, body, options.field_validation)?;
-    let named = wish.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
+    let selection = decode::object(context, kind, &gvk, body, options.field_validation)?;
+    let named = selection.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
     if !name.is_empty() && !named.is_empty() && named != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let name = if name.is_empty() { named } else { name };
-    binding::bind(server, namespace, name, &wish, options.dry_run).await?;
+    binding::bind(server, namespace, name, &selection, options.dry_run).await?;
     done(context)
 }

@@ -63,9 +63,9 @@ struct Shared {
 pub struct Member {
     pub name: String,
     pub url: String,
-    /// The administrator's kubeconfig; its context is called like the member.
+    /// The administrator's kubeconfig; its context has the member's name.
     pub kubeconfig: String,
-    /// Where that lies, if there is a data directory.
+    /// Its path, if there is a data directory.
     pub kubeconfig_path: Option<PathBuf>,
     /// The audit log, if there is a policy for one.
     pub audit_log: Option<PathBuf>,
@@ -74,10 +74,10 @@ pub struct Member {
     troubles: watch::Sender<Troubles>,
 }
 
-/// Members that start at the same time: enough to use the cores, few enough not to crowd them.
+/// How many members start at the same time: enough to use the cores, few enough not to crowd them.
 const AT_ONCE: usize = 8;
 
-/// Starts all members; returns once every API server answers and every node exists.
+/// Starts all members; returns when every API server answers and every node exists.
 pub async fn start(options: Options) -> Result<Fleet, Error> {
     let mut names = std::collections::BTreeSet::new();
     for member in &options.members {
@@ -166,7 +166,7 @@ async fn start_member(
     };
     let mut started = apiserver::start(setup(port)).await;
     if options.port == 0 && port != 0 && matches!(started, Err(apiserver::Error::Listen(_))) {
-        // Somebody else has last time's port.
+        // Another process has the previous port.
         started = apiserver::start(setup(0)).await;
     }
     let handle =
@@ -228,7 +228,7 @@ async fn create_nodes(server: &Arc<apiserver::Server>, member: &MemberOptions) -
     Ok(())
 }
 
-/// Creates the storage class of claims that name none.
+/// Creates the storage class for claims without one.
 async fn create_storage_class(server: &Arc<apiserver::Server>, member: &MemberOptions) -> Result<(), Error> {
     let registry = server.registry.load_full();
     let kind =
@@ -259,7 +259,7 @@ fn private_dir(dir: &Path) -> Result<(), Error> {
 }
 
 impl Fleet {
-    /// Returns the members in the order they were asked for.
+    /// Returns the members in the order of the options.
     pub fn members(&self) -> &[Member] {
         &self.shared.members
     }
@@ -283,7 +283,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Mends everything; the load stays.
+    /// Mends everything; the load remains.
     pub fn heal_all(&self, member: &str) -> Result<(), Error> {
         self.member(member)?.change(|troubles| {
             *troubles = Troubles { loads: std::mem::take(&mut troubles.loads), ..Troubles::default() };
@@ -301,7 +301,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns what is wrong, by member.
+    /// Returns the troubles, by member.
     pub fn troubles(&self) -> BTreeMap<String, Troubles> {
         self.shared.members.iter().map(|member| (member.name.clone(), member.troubles())).collect()
     }

@@ -1,12 +1,12 @@
 //! Short names for pod templates.
 //!
-//! Upstream hashes a printed form of the Go type, which cannot be had here and is not a promise to anyone; the shape of the
-//! result is the same: FNV-1a, 32 bits, in decimal digits, written with letters that form no words.
+//! Upstream hashes a printed form of the Go type, which is not available here and which nothing relies on. The form of the result
+//! is the same: FNV-1a, 32 bits, in decimal digits, written with letters that form no words.
 
 use api::names;
 use serde_json::Value;
 
-/// Returns the name of a template, the same for equal templates; `collisions` gives another one if it is taken.
+/// Returns the name of a template, the same for equal templates; `collisions` selects another one if it is taken.
 pub(crate) fn template(template: &Value, collisions: i64) -> String {
     let mut bytes = template.to_string().into_bytes();
     if collisions > 0 {
@@ -18,7 +18,7 @@ pub(crate) fn template(template: &Value, collisions: i64) -> String {
 /// Returns a number that is always the same for the same text.
 pub(crate) fn number(text: &str) -> u32 {
     let hash = names::fnv1a_32(text);
-    // The last characters of similar names hardly reach the high bits: mix once more.
+    // The last characters of similar names hardly reach the high bits, so mix once more.
     hash ^ hash.rotate_left(15).wrapping_mul(0x9e37_79b1)
 }
 

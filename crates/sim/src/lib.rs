@@ -1,8 +1,8 @@
 //! Simulated member clusters: any number in one process, each with an API server of its own on a port of its own, and
 //! controllers that make it behave like a cluster as far as a client can tell.
 //!
-//! In: how many, how large, where ([`Options`]). Out: a [`Fleet`] with a kubeconfig per member and switches for trouble.
-//! No container is started and nothing listens but the API servers.
+//! In: the number, size and location of the members ([`Options`]). Out: a [`Fleet`] with a kubeconfig per member and switches for
+//! trouble. No container is started and only the API servers listen.
 //!
 //! One `engine` per member follows the store's history. Every controller is a function from what exists to a list of
 //! steps (`plan`); `executor` carries them out. So all behaviour can be tested without a server.

@@ -1,7 +1,7 @@
-//! What pods and nodes use: shown as `metrics.k8s.io`, in the way of metrics-server, and read by autoscalers.
+//! The resource usage of pods and nodes: shown as `metrics.k8s.io`, like metrics-server, and read by autoscalers.
 //!
-//! In: the loads that were set. Each is shared equally by the pods it selects, all over the cluster; a pod without a load
-//! idles. Nodes use what their pods use.
+//! In: the loads that were set. Each is shared equally by the pods that it selects, in the whole cluster; a pod without a load
+//! idles. A node's usage is the sum of its pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -22,18 +22,18 @@ use crate::view::Objects;
 
 pub(crate) const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";
-/// Over how long usage is measured, as metrics-server says by default.
+/// The window over which usage is measured, metrics-server's default.
 const WINDOW: Duration = Duration::from_secs(15);
 const MIB: u64 = 1024 * 1024;
 
-/// What one pod or node uses.
+/// The usage of one pod or node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) milli_cpu: u64,
     pub(crate) bytes: u64,
 }
 
-/// How the loads on a cluster are shared at a moment.
+/// How the loads on a cluster are shared at one moment.
 pub(crate) struct Usage {
     shares: Vec<(LabelSelector, Used)>,
 }
@@ -64,7 +64,7 @@ impl Used {
         Self { milli_cpu: self.milli_cpu + other.milli_cpu, bytes: self.bytes + other.bytes }
     }
 
-    /// Returns the part of one of several; the first takes what does not divide.
+    /// Returns the share of one of several pods; the first gets the remainder.
     fn part(self, index: usize, parts: usize) -> Self {
         let parts = parts.max(1) as u64;
         let part = |whole: u64| whole / parts + if index == 0 { whole % parts } else { 0 };
@@ -82,7 +82,7 @@ impl Used {
     }
 }
 
-/// Returns what a member serves from the start: the native kinds and these two. All members share it.
+/// Returns the kinds that a member serves from the start: the native ones and these two. All members share them.
 pub(crate) fn registry() -> Arc<Registry> {
     static SERVED: LazyLock<Arc<Registry>> = LazyLock::new(|| {
         Registry::with_computed(vec![
@@ -113,8 +113,8 @@ fn served(plural: &str, kind: &str, namespaced: bool) -> Arc<registry::Kind> {
     })
 }
 
-/// Which objects a request is about.
-pub(crate) struct Wish<'a> {
+/// The objects of a request.
+pub(crate) struct Selection<'a> {
     pub(crate) namespace: &'a str,
     /// One of them; empty for a list.
     pub(crate) name: &'a str,
@@ -122,7 +122,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) fields: FieldSelector,
 }
 
-impl Wish<'_> {
+impl Selection<'_> {
     fn takes(&self, object: &Value) -> bool {
         (self.name.is_empty() || self.name == object.name())
             && self.labels.matches(object.labels())
@@ -137,34 +137,40 @@ impl Wish<'_> {
     }
 }
 
-/// Returns the metrics of what a request is about; those of one object that does not run are not found.
+/// Returns the metrics for a request; those of a single object that does not run are not found.
 pub(crate) fn answer(
     objects: &dyn Objects,
     loads: &BTreeMap<String, Load>,
     kind: &registry::Kind,
-    wish: &Wish<'_>,
+    selection: &Selection<'_>,
     now: Timestamp,
 ) -> Result<Vec<Value>, Status> {
     let usage = Usage::of(objects, loads);
-    let found =
-        if kind.namespaced { pods(objects, &usage, wish, now) } else { nodes(objects, &usage, wish, now) };
-    if !wish.name.is_empty() && found.is_empty() {
+    let found = if kind.namespaced {
+        pods(objects, &usage, selection, now)
+    } else {
+        nodes(objects, &usage, selection, now)
+    };
+    if !selection.name.is_empty() && found.is_empty() {
         let resource = GroupResource::new(GROUP, kind.gvk.kind.to_lowercase());
-        let full =
-            if kind.namespaced { format!("{}/{}", wish.namespace, wish.name) } else { wish.name.to_owned() };
+        let full = if kind.namespaced {
+            format!("{}/{}", selection.namespace, selection.name)
+        } else {
+            selection.name.to_owned()
+        };
         return Err(Status::not_found(&resource, &full));
     }
     Ok(found)
 }
 
-fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
-    let pods = match wish.name {
-        // Autoscalers ask for a few pods of many: the labels decide before anything is parsed.
-        "" => objects.selected(Kind::Pod, wish.namespace, &wish.labels),
-        name => objects.get(Kind::Pod, wish.namespace, name).into_iter().collect(),
+fn pods(objects: &dyn Objects, usage: &Usage, selection: &Selection<'_>, now: Timestamp) -> Vec<Value> {
+    let pods = match selection.name {
+        // Autoscalers request a few pods of many: the labels decide before anything is parsed.
+        "" => objects.selected(Kind::Pod, selection.namespace, &selection.labels),
+        name => objects.get(Kind::Pod, selection.namespace, name).into_iter().collect(),
     };
     pods.iter()
-        .filter(|pod| runs(pod) && wish.takes(pod))
+        .filter(|pod| runs(pod) && selection.takes(pod))
         .map(|pod| {
             let used = usage.pod(pod);
             let all = list(pod, "/spec/containers");
@@ -183,7 +189,7 @@ fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -
         .collect()
 }
 
-fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
+fn nodes(objects: &dyn Objects, usage: &Usage, selection: &Selection<'_>, now: Timestamp) -> Vec<Value> {
     let mut by_node: BTreeMap<String, Used> = BTreeMap::new();
     for pod in objects.list(Kind::Pod, "").iter().filter(|pod| runs(pod)) {
         let used = by_node.entry(text(pod, "/spec/nodeName").to_owned()).or_default();
@@ -192,7 +198,7 @@ fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) 
     objects
         .list(Kind::Node, "")
         .iter()
-        .filter(|node| crate::objects::is_ready(node) && wish.takes(node))
+        .filter(|node| crate::objects::is_ready(node) && selection.takes(node))
         .map(|node| {
             let mut metrics = without_usage(node, now);
             metrics["usage"] = by_node.get(node.name()).copied().unwrap_or_default().to_value();
@@ -205,7 +211,7 @@ fn runs(pod: &Value) -> bool {
     phase(pod) == "Running" && !pod.is_deleting()
 }
 
-/// Returns the metrics of a pod or node, still without what it uses.
+/// Returns the metrics of a pod or node, still without the usage.
 fn without_usage(object: &Value, now: Timestamp) -> Value {
     let mut metadata = json!({"name": object.name(), "creationTimestamp": stamp(now)});
     if object.labels().is_object() {
@@ -275,8 +281,8 @@ mod tests {
         let namespace = if plural == "pods" { "d" } else { "" };
         let (labels, fields) =
             (LabelSelector::parse("").expect("all"), FieldSelector::parse("").expect("all"));
-        let wish = Wish { namespace, name, labels, fields };
-        answer(&cluster, &loads, &kind, &wish, Timestamp::UNIX_EPOCH)
+        let selection = Selection { namespace, name, labels, fields };
+        answer(&cluster, &loads, &kind, &selection, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_has_no_metrics() {
+    fn pods_that_do_not_run_have_no_metrics() {
         let error = ask("pods", "new").expect_err("it does not run");
         assert_eq!(error.message, "podmetrics.metrics.k8s.io \"d/new\" not found");
     }

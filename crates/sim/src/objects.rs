@@ -1,4 +1,4 @@
-//! Reading and building objects as trees: what all controllers need.
+//! Reads and builds objects as JSON values: common functions of all controllers.
 
 pub(crate) use apimachinery::conditions::{find as condition, is_true};
 pub(crate) use apimachinery::object::Object;
@@ -21,7 +21,7 @@ pub(crate) fn created(object: &Value) -> &str {
     object.meta("creationTimestamp")
 }
 
-/// Returns the reference that makes `owner` the controller of something.
+/// Returns the reference that makes `owner` the controller of an object.
 pub(crate) fn controlled_by(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"],
@@ -48,7 +48,7 @@ pub(crate) fn micro_stamp(moment: Timestamp) -> String {
     format!("{moment:.6}")
 }
 
-/// Returns the moment so many seconds after (or, if negative, before) another one, or the last (first) there is.
+/// Returns the moment this many seconds after (or, if negative, before) another one, or the last (first) possible one.
 pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
     let limit = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
     moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(limit)
@@ -58,7 +58,7 @@ pub(crate) fn phase(pod: &Value) -> &str {
     text(pod, "/status/phase")
 }
 
-/// A pod that still counts: not finished, not going away.
+/// Returns whether a pod counts as active: neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Value) -> bool {
     !is_finished(pod) && !pod.is_deleting()
 }
@@ -67,7 +67,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     is_true(pod, "Ready")
 }
 
-/// Says since when a pod is available, `None` if it is not ready: ready for `min_ready` seconds.
+/// Returns when a ready pod becomes available, `min_ready` seconds after it became ready; `None` if it is not ready.
 pub(crate) fn available_at(pod: &Value, min_ready: i64) -> Option<Timestamp> {
     if !is_ready(pod) {
         return None;
@@ -76,7 +76,7 @@ pub(crate) fn available_at(pod: &Value, min_ready: i64) -> Option<Timestamp> {
     Some(after(since.unwrap_or(Timestamp::MIN), min_ready.max(0)))
 }
 
-/// An integer or a percentage of a whole, as Kubernetes rounds it.
+/// An integer or a percentage of a total, rounded as in Kubernetes.
 pub(crate) fn int_or_percent(value: Option<&Value>, whole: i64, up: bool) -> Option<i64> {
     match value? {
         Value::Number(number) => number.as_i64(),
@@ -101,7 +101,7 @@ pub(crate) fn map_at<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String
     slot.as_object_mut().expect("just made an object")
 }
 
-/// Returns the pod that a template describes, owned by `owner`.
+/// Returns the pod for a template, owned by `owner`.
 pub(crate) fn pod_from(owner: &Value, template: &Value) -> Value {
     let mut metadata = json!({"ownerReferences": [controlled_by(owner)], "namespace": owner.namespace()});
     for field in ["labels", "annotations", "finalizers"] {
@@ -113,7 +113,7 @@ pub(crate) fn pod_from(owner: &Value, template: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
 }
 
-/// Sets a condition the way Deployments do: unchanged if status and reason are the same; moved to the end otherwise.
+/// Sets a condition as Deployments do: unchanged if status and reason are the same; otherwise moved to the end.
 pub(crate) fn set_condition(conditions: &mut Vec<Value>, mut new: Value) {
     let old = conditions.iter().find(|condition| condition["type"] == new["type"]);
     if let Some(old) = old {

@@ -1,4 +1,4 @@
-//! How simulated clusters are set up.
+//! The options of simulated clusters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::trouble::Trouble;
 
-/// Everything a fleet needs to start. Begin with [`Options::new`] and change what should differ.
+/// All options for the start of a fleet. Begin with [`Options::new`] and change the ones that should differ.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where kubeconfigs, keys and state are kept; `None` keeps everything in memory.
@@ -21,7 +21,7 @@ pub struct Options {
     pub port: u16,
     pub members: Vec<MemberOptions>,
     pub delays: Delays,
-    /// What is broken from the start.
+    /// The troubles from the start.
     pub troubles: Vec<(String, Trouble)>,
 }
 
@@ -39,11 +39,11 @@ pub struct NodeOptions {
     pub cpu: String,
     pub memory: String,
     pub pods: u32,
-    /// Besides the host name, which every node has.
+    /// In addition to the host name, which every node has.
     pub labels: BTreeMap<String, String>,
 }
 
-/// How long things take.
+/// How long operations take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
     /// From the moment a pod has a node until it is ready; each pod takes between this and twice this.
@@ -67,12 +67,12 @@ impl Default for Delays {
     }
 }
 
-/// Where the first members are; further ones start over with a number behind the name.
+/// The regions of the first members; further ones repeat them with a number appended.
 const REGIONS: [&str; 6] = ["eu-west", "us-east", "ap-south", "eu-north", "us-west", "sa-east"];
 
 impl Options {
-    /// Returns a fleet of `clusters` members called `member1`, `member2`, …, each in a region of its own, with `nodes`
-    /// nodes of 32 CPUs and 128 GiB called `node1`, `node2`, … in three zones.
+    /// Returns a fleet of `clusters` members called `member1`, `member2`, …, each in a different region, with `nodes` nodes of 32
+    /// CPUs and 128 GiB called `node1`, `node2`, … in three zones.
     pub fn new(clusters: usize, nodes: usize) -> Self {
         let members = (1..=clusters)
             .map(|number| MemberOptions::new(&format!("member{number}"), &region(number - 1), nodes))

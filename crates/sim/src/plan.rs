@@ -1,4 +1,4 @@
-//! What controllers decide, as data: comparable, printable, testable without a server.
+//! The controllers' decisions, as data: comparable, printable, testable without a server.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kinds::Kind;
 use crate::objects::{Object, text};
 
-/// The component that writes: the manager of fields and the source of events.
+/// The component that writes: the field manager and the source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Component {
     ControllerManager,
@@ -22,7 +22,7 @@ pub(crate) enum Step {
     Create {
         kind: Kind,
         object: Value,
-        /// Says what has been created, and what went wrong if it could not be.
+        /// The events after a creation, and after a failed one.
         tell: Option<Tell>,
     },
     /// Replaces everything but the status.
@@ -49,7 +49,7 @@ pub(crate) enum Step {
         grace: Option<i64>,
         tell: Option<Tell>,
     },
-    /// Puts a pod on a node, with labels it gets from there.
+    /// Binds a pod to a node, with labels that it gets from there.
     Bind {
         namespace: String,
         name: String,
@@ -58,11 +58,11 @@ pub(crate) enum Step {
         labels: Value,
     },
     Event(Event),
-    /// Looks at the same object again after a while.
+    /// Reconciles the same object again after a while.
     Again(Duration),
 }
 
-/// How the outcome of a step is told as an event about another object.
+/// The event about another object that reports the result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tell {
     pub(crate) about: Value,
@@ -124,7 +124,7 @@ impl Step {
         })
     }
 
-    /// Looks again shortly after a moment.
+    /// Reconciles again shortly after a moment.
     pub(crate) fn again_at(moment: Timestamp, now: Timestamp) -> Self {
         let left = moment.as_millisecond().saturating_sub(now.as_millisecond());
         Self::Again(Duration::from_millis(u64::try_from(left).unwrap_or(0) + 1))
@@ -137,7 +137,7 @@ impl Tell {
     }
 }
 
-/// Returns how an event names an object.
+/// Returns the name of an object in an event.
 pub(crate) fn reference(object: &Value) -> Value {
     json!({
         "apiVersion": object["apiVersion"],

@@ -1,4 +1,4 @@
-//! What can be wrong with a member, and the load it is under.
+//! Possible troubles of a member, and its load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use apimachinery::selector::LabelSelector;
 use serde::{Deserialize, Serialize};
 
-/// One thing that is wrong.
+/// One trouble.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trouble {
-    /// Nobody reaches the API server; what runs in the cluster goes on.
+    /// The API server cannot be reached; workloads keep running.
     ApiDown,
     /// Every request waits this long, in milliseconds.
     Slow(u64),
@@ -32,7 +32,7 @@ pub struct Load {
     pub memory_mib: u64,
 }
 
-/// Everything that is wrong with one member at a moment.
+/// All troubles of one member at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Troubles {
@@ -59,7 +59,7 @@ impl Troubles {
         }
     }
 
-    /// Takes a trouble away; a delay of any length is the same trouble.
+    /// Removes a trouble; delays of any length are the same trouble.
     pub fn remove(&mut self, trouble: &Trouble) {
         match trouble {
             Trouble::ApiDown => self.api_down = false,
@@ -77,7 +77,7 @@ impl Troubles {
         Duration::from_millis(self.slow_ms)
     }
 
-    /// Says whether pods with these labels are made to fail.
+    /// Returns whether pods with these labels should fail.
     pub fn fails(&self, labels: &serde_json::Value) -> bool {
         self.pods_failing
             .iter()
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_broken_can_be_healed() {
+    fn troubles_can_be_healed() {
         let mut troubles = Troubles::default();
         for trouble in [Trouble::ApiDown, Trouble::Slow(200), Trouble::Node("node1".to_owned())] {
             troubles.add(&trouble);

@@ -1,4 +1,4 @@
-//! What controllers see of a cluster: its objects at this moment.
+//! The controllers' view of a cluster: its objects at this moment.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ use crate::trouble::Troubles;
 pub(crate) trait Objects {
     fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value>;
     fn list(&self, kind: Kind, namespace: &str) -> Vec<Value>;
-    /// Those with an owner of this uid, controlling or not.
+    /// The objects with an owner of this uid, controlling or not.
     fn owned(&self, kind: Kind, namespace: &str, owner: &str) -> Vec<Value>;
     fn selected(&self, kind: Kind, namespace: &str, selector: &LabelSelector) -> Vec<Value>;
-    /// Those with an owner of this uid, and those that a selector takes and nobody else owns, or owns without controlling.
+    /// The objects with an owner of this uid, and those that a selector matches and that have no controlling owner.
     fn family(
         &self,
         kind: Kind,
@@ -25,11 +25,11 @@ pub(crate) trait Objects {
         owner: &str,
         selector: Option<&LabelSelector>,
     ) -> Vec<Value>;
-    /// How many objects there are of any kind, by group and plural name.
+    /// How many objects of any kind there are, by group and plural name.
     fn count(&self, group: &str, plural: &str, namespace: &str) -> usize;
 }
 
-/// Everything a decision may depend on.
+/// Everything that a decision may depend on.
 pub(crate) struct View<'a> {
     pub(crate) objects: &'a dyn Objects,
     pub(crate) now: Timestamp,

@@ -1,4 +1,4 @@
-//! What is wrong with the parts that policies and their bindings share: what they are about, which parameters they take.
+//! Validates the parts that policies and their bindings share: which resources they match, and which parameters they take.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
@@ -32,7 +32,7 @@ pub(super) fn check(spec: &Value, path: &Path, validating: bool, errors: &mut Er
     }
 }
 
-/// Checks a text that has to be one of some words.
+/// Checks that a text is one of the allowed words.
 pub(super) fn one_of(errors: &mut Errors, at: &Path, value: &str, supported: &[&str]) {
     if value.is_empty() {
         errors.push(Error::required(at, ""));
@@ -74,7 +74,7 @@ pub(super) fn match_resources(errors: &mut Errors, given: &Value, path: &Path) {
     }
 }
 
-/// Finds operations that leave nothing to change.
+/// Finds operations that leave nothing to mutate.
 pub(super) fn changeable(errors: &mut Errors, given: &Value, path: &Path) {
     let at = path.child("resourceRules").child("operations");
     let supported = ["*", "CONNECT", "CREATE", "UPDATE"];

@@ -1,5 +1,5 @@
-//! What validating and mutating policies have in common: which writes they are about, which parameters they get, how
-//! their variables are computed.
+//! What validating and mutating policies have in common: which writes they match, which parameters they get, and how their
+//! variables are computed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::expressions::Expression;
 use super::webhooks::{Match, Occasion, Rule, find_rule, match_namespace, match_object, selector};
 use crate::object::{self, Entry};
 
-/// What all expressions of one policy may cost for one write.
+/// The CEL cost that all expressions of one policy may have for one write.
 pub(super) const BUDGET: u64 = 10_000_000;
 
 /// A binding of a policy.
@@ -23,7 +23,7 @@ pub(super) struct Binding {
     pub(super) name: String,
     pub(super) constraints: Option<Constraints>,
     pub(super) param_ref: Value,
-    /// What a validating policy does with an objection.
+    /// What a validating policy does when a validation fails.
     pub(super) actions: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Binding {
         }
     }
 
-    /// Says whether the binding lets its policy see a write.
+    /// Returns whether the binding lets its policy see a write.
     pub(super) fn matches(
         &self,
         occasion: &Occasion<'_>,
@@ -51,7 +51,7 @@ impl Binding {
     }
 }
 
-/// Which writes are meant: `matchConstraints` and `matchResources`.
+/// Which writes match: `matchConstraints` and `matchResources`.
 pub(super) struct Constraints {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
@@ -75,9 +75,10 @@ impl Constraints {
         }
     }
 
-    /// Returns how the policy sees a write, if that is one of those that are meant.
+    /// Returns how the policy sees a write, if the write matches.
     ///
-    /// *Errors*: says that the namespace is not there; that counts only where the rules match.
+    /// # Errors
+    /// If the namespace does not exist. This counts only where the rules match.
     pub(super) fn find(
         &self,
         occasion: &Occasion<'_>,
@@ -92,7 +93,7 @@ impl Constraints {
         if find_rule(&self.excluded, self.equivalent, occasion).is_some() {
             return Ok(None);
         }
-        // A binding without rules takes all that its policy takes.
+        // A binding without rules matches everything that its policy matches.
         let found = if self.rules.is_empty() {
             Some(Match::own(occasion))
         } else {
@@ -106,12 +107,12 @@ impl Constraints {
     }
 }
 
-/// Words for what is wrong with a policy itself.
+/// Formats a fault of the policy itself.
 pub(super) fn in_policy(why: impl std::fmt::Display) -> String {
     format!("failed to configure policy: {why}")
 }
 
-/// Words for what is wrong with one of its bindings.
+/// Formats a fault of one of its bindings.
 pub(super) fn in_binding(why: impl std::fmt::Display) -> String {
     format!("failed to configure binding: {why}")
 }
@@ -130,7 +131,7 @@ impl ParamKind {
         Some(Self { gvk: Gvk::from_api_version(&api_version, &pointer::owned(given, "/kind")), api_version })
     }
 
-    /// Says why the kind cannot be used, if it is not served.
+    /// Returns why the kind cannot be used, if it is not served.
     pub(super) fn check(&self, occasion: &Occasion<'_>) -> Result<(), String> {
         let registry = occasion.server.registry.load();
         match registry.find_kind(&self.gvk.group, &self.gvk.version, &self.gvk.kind) {
@@ -143,7 +144,8 @@ impl ParamKind {
     }
 }
 
-/// Takes from parameters what mutating policies do not see of native ones: upstream knows their kind, but not from them.
+/// Removes fields from native parameters that mutating policies do not see: upstream knows their kind, but does not read it from
+/// them.
 pub(super) fn without_type(occasion: &Occasion<'_>, wanted: Option<&ParamKind>, mut params: Value) -> Value {
     let registry = occasion.server.registry.load();
     let kind = wanted
@@ -157,8 +159,8 @@ pub(super) fn without_type(occasion: &Occasion<'_>, wanted: Option<&ParamKind>, 
     params
 }
 
-/// Returns the parameters that a binding names, in the version that the policy names: one value per object, or null for a
-/// policy without.
+/// Returns the parameters that a binding names, in the version that the policy names: one value for each object, or null for a
+/// policy without parameters.
 pub(super) async fn params(
     occasion: &Occasion<'_>,
     wanted: Option<&ParamKind>,
@@ -212,17 +214,17 @@ pub(super) async fn params(
 /// How many variables may wait for each other on the stack. Each may be an expression as deep as the language allows.
 const LONGEST_CHAIN: usize = 4;
 
-/// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.
+/// The `variables` of a policy. Each is computed once, when it is first used, and may use earlier ones.
 ///
-/// A policy may have any number of them, each using the one before, and stacks do not grow. So the one that would be too
-/// deep is put off: whatever waits for it is given up, it is computed first, and then the rest again.
+/// A policy may have any number of variables, each of which uses the previous one, and stacks do not grow. So a variable that
+/// would be too deep is postponed: everything that waits for it is abandoned, it is computed first, and then the rest again.
 pub(super) struct Computed<'a> {
     variables: &'a [(String, Expression)],
     base: &'a dyn Fn() -> Variables<'a>,
     known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
-    /// How many variables are being computed, each for the one before.
+    /// How many variables are being computed, each on behalf of the previous one.
     depth: Cell<usize>,
-    /// The variable that has to be computed before all others. While there is one, no result counts.
+    /// The variable that must be computed before all others. While it is set, no result counts.
     put_off: RefCell<Option<String>>,
 }
 
@@ -242,7 +244,7 @@ impl<'a> Computed<'a> {
     }
 
     fn compute(&self, name: &str, expression: &Expression, budget: &mut u64) -> Result<Cel, EvalError> {
-        // A variable that asks for itself finds this, not an endless loop.
+        // A variable that uses itself finds this, instead of an endless loop.
         self.known.borrow_mut().insert(name.to_owned(), circle(name));
         self.depth.set(self.depth.get() + 1);
         let variables = (self.base)().set_lazy("variables", self);

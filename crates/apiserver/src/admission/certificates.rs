@@ -1,4 +1,4 @@
-//! Who may approve and sign certificate requests, and which subject nobody gets.
+//! Who may approve and sign certificate requests, and which subject is never allowed.
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;
@@ -14,7 +14,7 @@ fn is_request(kind: &Kind) -> bool {
     kind.gvk.group == "certificates.k8s.io" && kind.gvk.kind == "CertificateSigningRequest"
 }
 
-/// Checks a new request: administrators are not made this way.
+/// Checks a new request: it must not ask for an administrator's certificate.
 pub fn check_create(kind: &Kind, name: &str, request: &Value) -> Result<(), Status> {
     if !is_request(kind) || request["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
         return Ok(());
@@ -31,7 +31,7 @@ pub fn check_create(kind: &Kind, name: &str, request: &Value) -> Result<(), Stat
     Ok(())
 }
 
-/// Checks an approval, and a status that brings a certificate.
+/// Checks an approval, and a status that contains a certificate.
 pub fn check_update(
     server: &Server,
     kind: &Kind,

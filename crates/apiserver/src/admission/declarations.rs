@@ -1,5 +1,5 @@
-//! What expressions in admission are told of their variables before they run: the types of `request`, `namespaceObject`,
-//! `authorizer` and `variables`. Objects and parameters can be anything here.
+//! The types of the variables in admission expressions: `request`, `namespaceObject`, `authorizer` and `variables`. Objects and
+//! parameters can have any type here.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ const RESOURCE_CHECK: &str = "kubernetes.authorization.ResourceCheck";
 pub(crate) struct Available<'a> {
     pub(crate) params: bool,
     pub(crate) authorizer: bool,
-    /// The expression puts together objects and patches.
+    /// The expression builds objects and patches.
     pub(crate) patches: bool,
     /// The variables of the policy, if the expression may use them at all.
     pub(crate) variables: Option<&'a [(String, Type)]>,
 }
 
 impl Available<'_> {
-    /// Compiles an expression; returns the type of its result, or what is wrong in cel-go's words.
+    /// Compiles an expression. Returns the type of its result, or the error in cel-go's words.
     pub(crate) fn judge(&self, source: &str) -> Result<Type, String> {
         compile(source, &self.scope()).map(|program| program.ty().clone())
     }
@@ -49,7 +49,7 @@ impl Available<'_> {
     }
 }
 
-/// Compiles an expression, or says in cel-go's words what is wrong with it.
+/// Compiles an expression, or returns the error in cel-go's words.
 pub(crate) fn compile(source: &str, scope: &Scope) -> Result<Program, String> {
     let program = Program::compile_in(source, scope)
         .map_err(|error| format!("compilation failed: {}", error.report(source)))?;
@@ -59,7 +59,7 @@ pub(crate) fn compile(source: &str, scope: &Scope) -> Result<Program, String> {
     }
 }
 
-/// Returns the type that a policy's variable has to those who use it: of objects nothing is known there.
+/// Returns the type that a policy's variable has for expressions that use it. Objects have no known type there.
 pub(crate) fn of_variable(ty: &Type) -> Type {
     match ty {
         Type::List(of) => Type::List(Arc::new(of_variable(of))),
@@ -115,7 +115,7 @@ fn request() -> Arc<Decl> {
     )
 }
 
-/// Less than a namespace has: upstream leaves out owners and managed fields.
+/// Has fewer fields than a namespace: upstream leaves out owners and managed fields.
 fn namespace() -> Arc<Decl> {
     let pairs = || Type::Map(Arc::new(Type::String), Arc::new(Type::String));
     let metadata = object(
@@ -126,7 +126,7 @@ fn namespace() -> Arc<Decl> {
             ("namespace", Type::String),
             ("labels", pairs()),
             ("annotations", pairs()),
-            // Upstream spells it so here, and `uid` in the object itself: neither can be read.
+            // Upstream spells it like this here, and `uid` in the object itself, so neither can be read.
             ("UID", Type::String),
             ("creationTimestamp", Type::Timestamp),
             ("deletionGracePeriodSeconds", Type::Int),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_available_is_not_known() {
+    fn unavailable_variables_are_unknown() {
         let bare = Available::default();
         assert!(bare.judge("authorizer").unwrap_err().contains("undeclared reference to 'authorizer'"));
         assert!(bare.judge("variables.a").unwrap_err().contains("undeclared reference to 'variables'"));

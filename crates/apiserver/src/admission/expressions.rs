@@ -10,14 +10,14 @@ use crate::auth::User;
 use crate::auth::rbac::Attributes;
 use crate::auth::user::AUTHENTICATED;
 
-/// What the conditions of one webhook or policy may cost together.
+/// The CEL cost that the conditions of one webhook or policy may have together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
 
-/// The error of an expression that was one too many for those evaluated together.
+/// The error of the expression that exceeded the budget of those evaluated together.
 pub(crate) const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// An expression and, if it does not compile, why.
+/// An expression, or the reason why it does not compile.
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) source: String,
@@ -29,7 +29,8 @@ impl Expression {
         Self { source: source.to_owned(), program: compile(source, scope) }
     }
 
-    /// Reads the variables of a policy: each may use those before it. Returns them, and what expressions behind them are told.
+    /// Reads the variables of a policy: each may use earlier ones. Returns them, and the declarations for the expressions after
+    /// them.
     pub(crate) fn read_variables(
         variables: &Value,
         available: Available<'_>,
@@ -58,7 +59,7 @@ impl Expression {
         })
     }
 
-    /// As [`Expression::eval`], with the bare error of the language.
+    /// As [`Expression::eval`], but returns the plain error of the language.
     pub(crate) fn value(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
         let program = self.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
         let done = program.run(variables, cel::PER_CALL);
@@ -78,7 +79,7 @@ pub(crate) struct Conditions(Vec<Expression>);
 impl Conditions {
     pub(crate) fn read(conditions: &Value) -> Self {
         let list = conditions.as_array().into_iter().flatten();
-        // The parameters of a policy may be asked for; a webhook has none, and its conditions were checked for that.
+        // The conditions of a policy may use its parameters. A webhook has none; its conditions were checked for that.
         let scope = Available { params: true, authorizer: true, ..Available::default() }.scope();
         let read =
             |condition: &Value| Expression::read(condition["expression"].as_str().unwrap_or(""), &scope);
@@ -89,7 +90,7 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// Says whether all conditions hold. One that does not hold counts more than one that fails.
+    /// Returns whether all conditions hold. A condition that is false counts more than one that fails.
     pub(crate) fn hold(&self, variables: &Variables<'_>) -> Result<bool, String> {
         let mut budget = CONDITIONS_BUDGET;
         let mut problems = Vec::new();
@@ -115,7 +116,7 @@ pub(crate) struct Sight<'a> {
     object: Cel,
     old: Cel,
     request: Cel,
-    /// Conditions are told of the resource that the client used, whichever version they see.
+    /// Conditions see the resource that the client used, in whichever version they see the object.
     request_of_conditions: Cel,
     namespace: Cel,
 }
@@ -140,7 +141,7 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// The variables of conditions, which do not see the namespace.
+    /// The variables of conditions, which do not include the namespace.
     pub(crate) fn of_conditions(&self) -> Variables<'_> {
         self.without_rights()
             .set("request", self.request_of_conditions.clone())
@@ -148,12 +149,12 @@ impl<'a> Sight<'a> {
             .with_authorizer(&self.rights)
     }
 
-    /// The variables of everything that decides or changes.
+    /// The variables of all expressions that decide or change something.
     pub(crate) fn of_expressions(&self) -> Variables<'_> {
         self.without_rights().with_authorizer(&self.rights)
     }
 
-    /// The variables of what is only said: messages and annotations.
+    /// The variables of expressions that only produce text: messages and annotations.
     pub(crate) fn without_rights(&self) -> Variables<'_> {
         Variables::new()
             .set("object", self.object.clone())
@@ -163,7 +164,7 @@ impl<'a> Sight<'a> {
     }
 }
 
-/// Returns the namespace of a write, without what upstream keeps from expressions.
+/// Returns the namespace of a write, without the fields that upstream hides from expressions.
 fn namespace(occasion: &Occasion<'_>) -> Cel {
     if occasion.namespace.is_empty() {
         return Cel::Null;
@@ -186,7 +187,7 @@ fn namespace(occasion: &Occasion<'_>) -> Cel {
     cel::from_json(&namespace)
 }
 
-/// Answers questions about the rights of whoever writes.
+/// Answers questions about the rights of the requester.
 struct Rights<'a> {
     occasion: &'a Occasion<'a>,
 }
@@ -205,7 +206,7 @@ impl Authorizer for Rights<'_> {
         };
         let account = question.account.as_ref().map(|(namespace, name)| {
             let mut account = User::for_service_account(namespace, name, "");
-            // Nobody has authenticated it.
+            // This user has not been authenticated.
             account.groups.retain(|group| group != AUTHENTICATED);
             account
         });
@@ -229,7 +230,7 @@ impl Authorizer for Rights<'_> {
     }
 }
 
-/// The refusal of a write since a condition could not be evaluated.
+/// The refusal of a write because a condition could not be evaluated.
 pub(crate) fn refused(occasion: &Occasion<'_>, why: &str) -> Status {
     Status::forbidden(&occasion.kind.resource, occasion.name, why)
 }

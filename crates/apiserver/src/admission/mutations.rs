@@ -1,8 +1,8 @@
 //! MutatingAdmissionPolicies: changes in the Common Expression Language, bound to resources by their bindings.
 //!
-//! In: a write, the policies and bindings as stored at this moment. Out: the changed object, or a refusal in kube-apiserver's
-//! words. A change is a configuration that is merged as an applied one is (but belongs to nobody), or a JSON patch. Policies run
-//! before webhooks and, like those, once more if something changes after them and they ask for it.
+//! In: a write, and the policies and bindings as stored at this moment. Out: the changed object, or a refusal in kube-apiserver's
+//! words. A change is a JSON patch, or a configuration that is merged like an applied one, but without an owner. Policies run
+//! before webhooks. Like webhooks, they run once more if they ask for it and the object changes after them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Mutations {
         next
     }
 
-    /// Lets all bound policies change an object. Which of them are concerned is decided before the first one changes it.
+    /// Runs all bound policies on an object. Which ones apply is decided before the first one changes the object.
     pub async fn mutate(
         &self,
         occasion: &Occasion<'_>,
@@ -151,7 +151,7 @@ impl Mutations {
                 rounds.policy_called(key);
             }
         }
-        // Upstream takes an object that went through a policy for a changed one.
+        // Upstream treats an object that went through a policy as changed.
         if ran {
             rounds.policy_changed();
         }
@@ -163,7 +163,7 @@ impl Mutations {
     }
 }
 
-/// Something that stops a write.
+/// A fault that stops a write.
 struct Refusal {
     message: String,
     reason: &'static str,
@@ -204,7 +204,7 @@ struct Call<'a> {
     index: usize,
 }
 
-/// Finds out how often, and with what, a policy has to run.
+/// Returns all runs of a policy, with their parameters.
 async fn choose<'a>(
     policy: &'a Policy,
     bindings: &'a [Binding],
@@ -250,7 +250,7 @@ async fn choose<'a>(
 }
 
 impl Call<'_> {
-    /// Changes an object; returns what went wrong. Nothing is returned if it is not the policy's turn.
+    /// Changes an object. Returns what went wrong, or `None` if the policy does not apply.
     async fn run(
         &self,
         occasion: &Occasion<'_>,
@@ -282,7 +282,7 @@ impl Call<'_> {
                     let kind = self.found.other.as_ref().unwrap_or(occasion.kind);
                     let unknown = decode::canonicalise(kind, &self.found.gvk, &mut made);
                     let unknown = unknown.map_err(Status::internal)?;
-                    // What a patch adds is read as strictly as can be.
+                    // Fields that a patch adds are read in the strictest way.
                     if matches!(mutation, Mutation::Patch(_)) && !kind.is_custom() && !unknown.is_empty() {
                         let list: Vec<String> =
                             unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
@@ -307,7 +307,7 @@ impl Call<'_> {
         Ok(Some(problems))
     }
 
-    /// Returns what one mutation makes of an object.
+    /// Returns the result of one mutation.
     fn make(&self, mutation: &Mutation, occasion: &Occasion<'_>, seen: &Seen<'_>) -> Result<Value, String> {
         let sight = Sight::new(occasion, seen);
         let base = || sight.of_expressions().set("params", self.params.clone());
@@ -324,7 +324,7 @@ impl Call<'_> {
     }
 }
 
-/// Merges a configuration that an expression made.
+/// Merges a configuration that an expression produced.
 fn merged(occasion: &Occasion<'_>, found: &Match, object: &Value, made: &Cel) -> Result<Value, String> {
     let Cel::Object(configuration) = made else {
         return Err(format!(
@@ -375,7 +375,7 @@ fn merge<S: TypeSchema>(schema: &S, object: &Value, applied: &Value) -> Result<V
     typed::merge(schema, object, applied).map_err(|error| format!("failed to merge patch: {error}"))
 }
 
-/// Finds what can only be replaced as a whole.
+/// Finds values that can only be replaced as a whole.
 fn atomics<S: TypeSchema>(schema: &S, value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -384,7 +384,7 @@ fn atomics<S: TypeSchema>(schema: &S, value: &Value, path: &str, found: &mut Vec
                 found.push(path.to_owned());
             }
             for (name, value) in fields {
-                // Entries of maps have no declared field, and are not looked into.
+                // Entries of maps have no declared field, and are not searched.
                 if let Some(member) = schema.member(name).filter(|member| member.declared) {
                     atomics(&member.schema, value, &format!("{path}.{name}"), found);
                 }
@@ -408,7 +408,7 @@ fn atomics<S: TypeSchema>(schema: &S, value: &Value, path: &str, found: &mut Vec
     }
 }
 
-/// Applies the operations that an expression made. A test that fails means that nothing is to be done.
+/// Applies the operations that an expression produced. If a test fails, nothing is changed.
 fn patched(object: &Value, made: &Cel) -> Result<Value, String> {
     let Cel::List(operations) = made else {
         return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());

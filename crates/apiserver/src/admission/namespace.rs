@@ -1,4 +1,4 @@
-//! Objects are created only in namespaces that exist and are not going away; some namespaces never go.
+//! Objects can be created only in namespaces that exist and are not being deleted. Some namespaces can never be deleted.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::Server;
 /// Namespaces that may not be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Checks that an object of `kind` may be created in `namespace`. Returns the namespace, where there has to be one.
+/// Checks that an object of `kind` may be created in `namespace`. Returns the namespace, if the kind has one.
 pub fn check_create(
     server: &Server,
     kind: &Kind,

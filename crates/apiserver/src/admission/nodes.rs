@@ -1,4 +1,4 @@
-//! A new Node takes no pods until somebody has seen it ready.
+//! A new Node takes no pods until a controller has seen that it is ready.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
-//! The writer of a policy or binding with parameters has to be allowed to read them: expressions show what is in them.
+//! The writer of a policy or binding with parameters must be allowed to read them: expressions can show their content.
 //!
-//! In: a policy or binding that is otherwise in order, and the one it replaces. Out: the refusal, in upstream's words. Who may do
-//! everything is not asked.
+//! In: a policy or binding that is otherwise valid, and the one it replaces. Out: the refusal, in upstream's words. Users who may
+//! do everything are not checked.
 
 use apimachinery::field::{Error, Path};
 use apimachinery::gvk::Gvk;
@@ -13,7 +13,7 @@ use crate::auth::rbac::Attributes;
 use crate::auth::user::MASTERS;
 use crate::server::Server;
 
-/// Returns why somebody may not write an object; nothing for other kinds.
+/// Returns why the user may not write an object; `None` for other kinds.
 pub(crate) fn check(
     server: &Server,
     user: &User,
@@ -51,7 +51,7 @@ pub(crate) fn check(
     Some(Error::forbidden(&spec.child("paramRef"), why))
 }
 
-/// Returns a kind of parameters as the authorizer knows it: group, version and resource. What cannot be told is everything.
+/// Returns the group, version and resource of a kind of parameters, as the authorizer knows it. Unknown parts are `*`.
 fn resource(server: &Server, kind: Option<&Value>) -> (String, String, Option<String>) {
     let Some(kind) = kind else { return ("*".to_owned(), "*".to_owned(), Some("*".to_owned())) };
     let gvk = Gvk::from_api_version(&pointer::owned(kind, "/apiVersion"), &pointer::owned(kind, "/kind"));

@@ -1,8 +1,8 @@
 //! ValidatingAdmissionPolicies: rules in the Common Expression Language, bound to resources by their bindings.
 //!
-//! In: a write, the policies and bindings as stored at this moment. Out: a refusal, warnings, or notes for the audit
-//! log, as the binding says, in kube-apiserver's words. All policies are asked; of several refusals the first counts, by the names of
-//! policy and binding (upstream asks in no particular order).
+//! In: a write, and the policies and bindings as stored at this moment. Out: a refusal, warnings, or annotations for the audit
+//! log, as the binding says, in kube-apiserver's words. All policies are evaluated. Of several refusals the first counts, by the
+//! names of policy and binding (upstream evaluates in no particular order).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::server::Server;
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
-/// The longest message that an expression may make, in bytes.
+/// The longest message that an expression may produce, in bytes.
 const MAX_MESSAGE: usize = 5 * 1024;
-/// What is left of the value of an annotation, in bytes.
+/// The length to which the value of an annotation is cut, in bytes.
 const MAX_ANNOTATION: usize = 10 * 1024;
 
 /// The policies and their bindings, parsed when they change.
@@ -93,7 +93,7 @@ impl Policy {
         }
     }
 
-    /// Refuses a write since something is wrong with the policy or a binding, whatever that says about objections.
+    /// Refuses a write because the policy or a binding is faulty, whatever its validation actions are.
     fn misconfigured(&self, binding: Option<&Binding>, message: String) -> Option<Refusal> {
         let binding = binding.map(|binding| binding.name.clone());
         let refusal = Refusal { policy: self.name.clone(), binding, message, reason: String::new() };
@@ -130,7 +130,7 @@ impl Policies {
         next
     }
 
-    /// Asks all bound policies about a write.
+    /// Evaluates all bound policies for a write.
     pub async fn validate(
         &self,
         occasion: &Occasion<'_>,
@@ -152,7 +152,7 @@ impl Policies {
     }
 }
 
-/// Something that stops a write.
+/// A fault that stops a write.
 struct Refusal {
     policy: String,
     binding: Option<String>,
@@ -183,7 +183,7 @@ impl Refusal {
     }
 }
 
-/// Asks one policy through all its bindings, and does what they say.
+/// Evaluates one policy through all its bindings, and carries out their validation actions.
 async fn ask(
     policy: &Policy,
     bindings: &[Binding],
@@ -275,7 +275,7 @@ async fn ask(
     Ok(())
 }
 
-/// The annotations of one policy: values that several bindings make, each once.
+/// The annotations of one policy. A value that several bindings produce appears once.
 #[derive(Default)]
 struct Notes(BTreeMap<String, Vec<String>>);
 
@@ -292,7 +292,7 @@ impl Notes {
     }
 }
 
-/// What the audit log is told, in the order of fields that upstream uses.
+/// A failed validation for the audit log, with the fields in upstream's order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Failure<'a> {
@@ -315,18 +315,18 @@ fn note_failure(policy: &Policy, binding: &Binding, occasion: &Occasion<'_>, ind
     occasion.context.annotate("validation.policy.admission.k8s.io/validation_failure", note);
 }
 
-/// Something that a policy has to say against a write.
+/// A failed validation.
 struct Objection {
     message: String,
     reason: String,
 }
 
-/// What came of running a policy once.
+/// The result of one run of a policy.
 #[derive(Default)]
 struct Verdict {
-    /// With the positions of the expressions they come from.
+    /// With the positions of the expressions that produced them.
     objections: Vec<(usize, Objection)>,
-    /// Values for the audit log, or why there is none.
+    /// Values for the audit log, or why there are none.
     annotations: Vec<(String, Result<String, String>)>,
 }
 
@@ -365,7 +365,7 @@ fn run(policy: &Policy, occasion: &Occasion<'_>, seen: &Seen<'_>, params: &Cel) 
         }
         results.push(result);
     }
-    // Messages and annotations are computed without rights, from variables of their own.
+    // Messages and annotations are computed without the authorizer, from separate variables.
     let without_rights = || sight.without_rights().set("params", params.clone());
     let messages = {
         let computed = Computed::new(&policy.variables, &without_rights);
@@ -396,7 +396,7 @@ fn run(policy: &Policy, occasion: &Occasion<'_>, seen: &Seen<'_>, params: &Cel) 
     verdict
 }
 
-/// Computes the messages of all validations, also of those that hold.
+/// Computes the messages of all validations, including those that hold.
 fn messages(
     policy: &Policy,
     variables: &Variables<'_>,
@@ -414,7 +414,7 @@ fn messages(
     Ok(messages)
 }
 
-/// Returns what is said about a validation that does not hold.
+/// Returns the message for a validation that does not hold.
 fn words(validation: &Validation, made: Option<&str>) -> String {
     let usable = |text: &&str| !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n');
     match made.filter(usable) {

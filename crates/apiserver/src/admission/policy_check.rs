@@ -1,8 +1,7 @@
-//! What is wrong with an admission policy or its binding as written: what is missing, what is not supported, which
-//! expressions do not compile. And the same about the conditions of webhooks.
+//! Validates an admission policy or its binding as written: missing and unsupported fields, and expressions that do not compile.
+//! It also checks the conditions of webhooks.
 //!
-//! In: the object, and the one it replaces. Expressions are judged at every write; only conditions that have not changed are
-//! left alone.
+//! In: the object, and the one it replaces. Expressions are checked at every write; only unchanged conditions are skipped.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
@@ -16,7 +15,7 @@ use super::binding_check::{match_resources, one_of};
 use super::declarations::{Available, of_variable};
 use super::policies::list;
 
-/// What an expression has to result in.
+/// The type that an expression must result in.
 #[derive(Clone, Copy)]
 enum Wanted {
     Anything,
@@ -27,14 +26,14 @@ enum Wanted {
     Patch,
 }
 
-/// The most conditions that one webhook or policy may have.
+/// How many conditions one webhook or policy may have at most.
 const MAX_CONDITIONS: usize = 64;
-/// The most annotations that a policy may make.
+/// How many annotations a policy may produce at most.
 const MAX_ANNOTATIONS: usize = 20;
-/// The longest expression for one of them, in bytes.
+/// The longest expression for an annotation, in bytes.
 const MAX_ANNOTATION_LENGTH: usize = 5 * 1024;
 
-/// Returns what is wrong with a policy, a binding or the conditions of webhooks; nothing for other kinds.
+/// Returns the faults of a policy, a binding or the conditions of webhooks; nothing for other kinds.
 pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
     if gvk.group != "admissionregistration.k8s.io" {
         return Errors::new();
@@ -69,7 +68,7 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
     check.errors
 }
 
-/// Returns a warning about a name that only configurations in files may have.
+/// Returns a warning about a name that is reserved for configurations in files.
 pub(crate) fn warning(gvk: &Gvk, object: &Value) -> Option<String> {
     let reserved = object.name().ends_with(".static.k8s.io");
     (gvk.group == "admissionregistration.k8s.io" && reserved).then(|| {
@@ -81,7 +80,7 @@ struct Check {
     errors: Errors,
     /// The policy has parameters.
     params: bool,
-    /// The variables of the policy with their types, as far as they have been looked at; none if it has none to offer.
+    /// The variables of the policy with their types, as far as they have been checked; `None` if expressions cannot use them.
     variables: Option<Vec<(String, Type)>>,
 }
 
@@ -121,7 +120,7 @@ impl Check {
         }
     }
 
-    /// Checks the conditions of a policy if they, or the parameters they may use, have changed.
+    /// Checks the conditions of a policy if they changed, or if it changed whether they may use parameters.
     fn conditions_unless_same(&mut self, spec: &Value, old: Option<&Value>, path: &Path) {
         let same = |field: &str| old.is_some_and(|old| old["spec"][field] == spec[field]);
         if !same("paramKind") || !same("matchConditions") {
@@ -129,7 +128,7 @@ impl Check {
         }
     }
 
-    /// Checks the `matchConditions` of a policy or webhook. They do not see the variables of a policy.
+    /// Checks the `matchConditions` of a policy or webhook. They cannot use the variables of a policy.
     fn conditions(&mut self, holder: &Value, path: &Path) {
         let count = list(holder, "matchConditions").count();
         if count > MAX_CONDITIONS {
@@ -200,7 +199,7 @@ impl Check {
         }
     }
 
-    /// Checks the variables one after the other: each may use those before it.
+    /// Checks the variables in order: each may use earlier ones.
     fn variables(&mut self, spec: &Value, path: &Path) {
         self.variables = Some(Vec::new());
         for (index, variable) in list(spec, "variables").enumerate() {
@@ -226,7 +225,7 @@ impl Check {
         }
     }
 
-    /// Returns what all expressions of a policy may use but its variables.
+    /// Returns everything that expressions of a policy may use, except its variables.
     fn available(&self) -> Available<'static> {
         Available { params: self.params, authorizer: true, ..Available::default() }
     }
@@ -251,7 +250,7 @@ impl Check {
         let (annotations, at) = (list(spec, "auditAnnotations").count(), path.child("auditAnnotations"));
         if annotations > MAX_ANNOTATIONS {
             let detail = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
-            // Shown as Go shows its structures.
+            // Formatted like Go's structures.
             let shown: Vec<String> = list(spec, "auditAnnotations")
                 .map(|entry| {
                     format!(r#"{{"Key":{},"ValueExpression":{}}}"#, entry["key"], entry["valueExpression"])
@@ -372,7 +371,7 @@ impl Check {
         one_of(&mut self.errors, &at, &policy, &["IfNeeded", "Never"]);
     }
 
-    /// Checks an expression; returns the type of its result, which can be anything for one that does not compile.
+    /// Checks an expression. Returns the type of its result, which is unknown if the expression does not compile.
     fn expression(&mut self, at: &Path, source: &str, wanted: Wanted, available: Available<'_>) -> Type {
         let (ty, wrong) = match available.judge(source) {
             Err(why) => (Type::Dyn, Some(why)),
@@ -391,12 +390,12 @@ impl Check {
 fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        // What escaping leaves as it is is not a word of the language.
+        // A name that escaping does not change is not a word of the language.
         && cel::escape(name).is_some_and(|escaped| escaped == name || name.contains("__"))
 }
 
 fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
-    // Of an empty list nobody knows what would be in it.
+    // An empty list says nothing about the type of its items.
     let is = |ty: &Type, wanted: &str| matches!(ty, Type::Opaque(name) if &**name == wanted);
     let is_patch = |ty: &Type| is(ty, "JSONPatch") || *ty == Type::Dyn;
     let detail = match (wanted, ty) {

@@ -1,7 +1,6 @@
-//! Pods get the priority of their class, as kube-apiserver's plug-in `Priority` has it.
+//! Gives pods the priority of their class, like kube-apiserver's plug-in `Priority`.
 //!
-//! Off unless asked for: a control plane that hands pods on to other clusters must not decide what their priority is
-//! there.
+//! Off by default: a control plane that passes pods on to other clusters must not decide which priority they have there.
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;
@@ -13,10 +12,10 @@ use crate::server::Server;
 
 const COLLECTION: &str = "priorityclasses";
 
-/// What a class makes of a pod.
+/// The values that a class gives to a pod.
 #[derive(Debug, PartialEq, Eq)]
 struct Class {
-    /// Empty where no class is the default.
+    /// Empty if no class is the default.
     name: String,
     value: i64,
     preemption: Option<String>,
@@ -60,7 +59,7 @@ pub(crate) fn mutate(
     }
 }
 
-/// Returns the class of a name; without a name, the default one of least value.
+/// Returns the class with a name; without a name, the default class with the lowest value.
 fn find(wanted: &str, mut classes: impl Iterator<Item = Value>) -> Result<Class, String> {
     if !wanted.is_empty() {
         let found = classes.find(|class| class.name() == wanted);
@@ -76,7 +75,7 @@ fn find(wanted: &str, mut classes: impl Iterator<Item = Value>) -> Result<Class,
     }))
 }
 
-/// Writes what the class says; what the pod says otherwise is refused.
+/// Writes the values of the class. A pod with other values is refused.
 fn apply(pod: &mut Value, class: &Class) -> Result<(), String> {
     let spec = &mut pod["spec"];
     if !class.name.is_empty() {
@@ -100,7 +99,7 @@ fn apply(pod: &mut Value, class: &Class) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts back what an update leaves out.
+/// Restores the fields that an update leaves out.
 fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if pod["spec"][field].is_null() && !old["spec"][field].is_null() {
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_class_gets_the_least_default() {
+    fn a_pod_without_a_class_gets_the_lowest_default() {
         assert_eq!(find("", classes()).unwrap().name, "usual");
         assert_eq!(find("", std::iter::empty()).unwrap().value, 0);
         assert_eq!(find("no", classes()), Err("no PriorityClass with name no was found".to_owned()));

@@ -1,6 +1,6 @@
-//! Decides which remote APIServices can be asked, says so in their `Available` condition, and puts them into the
-//! registry. Watches APIServices, Services and their endpoints, and looks every half minute by itself, since a server
-//! can stop answering without any object changing.
+//! Decides which remote APIServices can be reached, writes their `Available` condition, and puts them into the registry. Watches
+//! APIServices, Services and their endpoints. It also checks every half minute, since a server can stop answering without a
+//! change of any object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::outbound::{Address, ServicePort};
 use crate::server::Server;
 
 const EVERY: Duration = Duration::from_secs(30);
-/// While something is not available, it is tried more often.
+/// How often unavailable APIServices are checked.
 const EVERY_WHEN_DOWN: Duration = Duration::from_secs(2);
 
 /// The `Available` condition.
@@ -34,7 +34,7 @@ impl Condition {
         Self { available, reason, message: message.into() }
     }
 
-    /// Returns the APIService with this condition; `None` if it has it already.
+    /// Returns the APIService with this condition; `None` if it already has it.
     pub(super) fn written_to(&self, service: &Value, now: Timestamp) -> Option<Value> {
         let status = if self.available { "True" } else { "False" };
         let mut new = service.clone();
@@ -43,7 +43,7 @@ impl Condition {
     }
 }
 
-/// Puts the stored remote APIServices into the registry, as available as they were last known to be.
+/// Puts the stored remote APIServices into the registry, with their last known availability.
 pub(crate) fn load(server: &Server) {
     let remotes: Vec<Remote> = server
         .store
@@ -76,7 +76,7 @@ pub(crate) async fn run(server: Arc<Server>) {
     };
     let (mut all_up, mut known) = (true, None);
     loop {
-        // Most changes of definitions are about groups that are known already.
+        // Most changes of definitions concern groups that are already known.
         if known.is_none_or(|known| known != local::groups(&server)) {
             local::register(&actor).await;
             all_up = settle(&actor).await;
@@ -104,7 +104,7 @@ pub(crate) async fn run(server: Arc<Server>) {
     }
 }
 
-/// Looks at all remote APIServices; returns whether all of them are available.
+/// Checks all remote APIServices. Returns whether all of them are available.
 async fn settle(actor: &Actor) -> bool {
     let server = actor.server();
     let registry = server.registry.load_full();
@@ -148,7 +148,7 @@ async fn settle(actor: &Actor) -> bool {
     all_up
 }
 
-/// Shows the group versions of new APIServices, and hides those of old ones, before anybody is asked: that may take a
+/// Adds the group versions of new APIServices and removes those of old ones, before any server is asked, since asking may take a
 /// while.
 fn announce(server: &Server, objects: &[Value]) {
     let registry = server.registry.load_full();
@@ -161,7 +161,7 @@ fn announce(server: &Server, objects: &[Value]) {
     }
 }
 
-/// Asks a remote server; what was known of it stays known while it is away.
+/// Asks a remote server. While it is away, the last known answer remains.
 async fn look(server: &Arc<Server>, mut remote: Remote, known: Option<&Remote>) -> (Remote, Condition) {
     if let Some(known) = known {
         remote.resources.clone_from(&known.resources);
@@ -170,11 +170,11 @@ async fn look(server: &Arc<Server>, mut remote: Remote, known: Option<&Remote>) 
     if let Some(condition) = obstacle(server, &remote.service) {
         return (remote, condition);
     }
-    // What it tells of itself counts also while it does not pass for available.
+    // Its discovery counts even while it is not available.
     let (probed, resources) =
         tokio::join!(discovery::probe(server, &remote), discovery::resources(server, &remote));
     let resources = resources.map(Arc::new);
-    // As long as the resources stay the same, so does what is to be said about them.
+    // If the resources are unchanged, so are their documents.
     if remote.openapi.is_none() || resources != remote.resources {
         remote.openapi = discovery::openapi(server, &remote).await.map(Arc::new);
     }
@@ -187,7 +187,7 @@ async fn look(server: &Arc<Server>, mut remote: Remote, known: Option<&Remote>) 
     (remote, condition)
 }
 
-/// Returns what is missing before the server can be asked at all.
+/// Returns what is missing before the server can be called at all.
 fn obstacle(server: &Server, wanted: &ServicePort) -> Option<Condition> {
     let ServicePort { namespace, name, port } = wanted;
     let Some(entry) = server.store.get("services/specs", &object::join_key(namespace, name)) else {
@@ -218,7 +218,7 @@ fn obstacle(server: &Server, wanted: &ServicePort) -> Option<Condition> {
     None
 }
 
-/// Says whether a Service has endpoints at all, and whether one of them takes requests.
+/// Returns whether a Service has endpoints at all, and whether one of them is ready.
 fn endpoints(server: &Server, wanted: &ServicePort, _port_name: &str) -> (bool, bool) {
     let slices = server.store.snapshot("endpointslices");
     let sliced = slices.iter().any(|entry| {

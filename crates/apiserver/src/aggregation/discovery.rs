@@ -1,4 +1,4 @@
-//! What a remote server says it serves.
+//! The discovery documents of a remote server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::Remote;
 use crate::outbound::{self, reply};
 use crate::server::Server;
 
-/// As upstream: a server that does not answer discovery within it is not available.
+/// As upstream: a server that does not answer discovery in this time is not available.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
-/// Asks for the document that every aggregated server has to have.
+/// Requests the document that every aggregated server must have.
 pub(super) async fn probe(server: &Arc<Server>, remote: &Remote) -> Result<(), String> {
     let url = format!("https://{}{}", remote.endpoint.address.authority(), remote.path());
     let failed = |why: String| format!("failing or missing response from {url}: {why}");
@@ -37,7 +37,7 @@ pub(super) async fn resources(server: &Arc<Server>, remote: &Remote) -> Option<V
     Some(from_legacy(document["resources"].as_array()?, &remote.group, &remote.version))
 }
 
-/// Returns the resources of a group version in an aggregated document; none if it does not know the group version.
+/// Returns the resources of a group version from an aggregated document; `None` if the document does not have the group version.
 fn listed(document: &Value, group: &str, version: &str) -> Value {
     let mut groups = document["items"].as_array().into_iter().flatten();
     let group = groups.find(|item| item["metadata"]["name"] == group);
@@ -46,7 +46,7 @@ fn listed(document: &Value, group: &str, version: &str) -> Value {
     version.and_then(|version| version.get("resources")).cloned().unwrap_or_else(|| json!([]))
 }
 
-/// Returns what the OpenAPI v2 document of a server says about the group version.
+/// Returns the part of the server's OpenAPI v2 document that concerns the group version.
 pub(super) async fn openapi(server: &Arc<Server>, remote: &Remote) -> Option<Value> {
     let (code, document) = get(server, remote, "/openapi/v2", Some("application/json")).await.ok()?;
     (code == 200).then(|| below(&document, &remote.path()))
@@ -63,7 +63,7 @@ fn below(document: &Value, path: &str) -> Value {
     json!({"paths": paths, "definitions": document["definitions"]})
 }
 
-/// Fills in the kinds that a server left out: clients expect the field, if only to find nothing in it.
+/// Fills in the kinds that a server left out: clients expect the field, even if it is empty.
 fn with_kinds(mut resources: Value) -> Value {
     let fill = |entry: &mut Value| {
         if !entry["responseKind"].is_object() {
@@ -78,7 +78,7 @@ fn with_kinds(mut resources: Value) -> Value {
     resources
 }
 
-/// Returns a document of the remote server, asked for in the aggregator's own name.
+/// Returns a document of the remote server, requested in the aggregator's own name.
 pub(crate) async fn get(
     server: &Arc<Server>,
     remote: &Remote,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_document_only_what_is_below_counts() {
+    fn only_the_paths_of_the_group_version_are_kept() {
         let whole = json!({"paths": {"/apis/g/v1/": {}, "/apis/g/v1/things": {}, "/apis/g/v10/": {}, "/version": {}}});
         let paths = below(&whole, "/apis/g/v1")["paths"].clone();
         assert_eq!(paths, json!({"/apis/g/v1/": {}, "/apis/g/v1/things": {}}));

@@ -1,4 +1,4 @@
-//! An APIService for each group version of our own, as clients and the original aggregator expect.
+//! Keeps an APIService for each of our own group versions, as clients and the original aggregator expect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::server::Server;
 
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Creates what is missing and removes what stands for nothing any more.
+/// Creates missing APIServices and removes those whose group version is gone.
 pub(super) async fn register(actor: &Actor) {
     let server = actor.server();
     let Some(kind) = kind(server) else { return };
@@ -45,7 +45,7 @@ pub(super) async fn register(actor: &Actor) {
     }
 }
 
-/// Returns what decides about the APIServices of our own: the group versions that are served, and which definitions go.
+/// Returns the input for our own APIServices: the served group versions, and which definitions are being deleted.
 pub(super) fn groups(server: &Server) -> Vec<String> {
     let registry = server.registry.load();
     let versions = registry
@@ -61,8 +61,8 @@ fn kind(server: &Server) -> Option<Arc<Kind>> {
     server.registry.load().find("apiregistration.k8s.io", "v1", "apiservices").cloned()
 }
 
-/// Removes the APIServices of definitions that have gone, or are about to. The deletion of a definition does this before it
-/// goes: whoever sees that the group is not served any more may register it for another server.
+/// Removes the APIServices of definitions that are gone or about to go. This happens before the definition is removed, so that a
+/// client that sees that the group is no longer served may register it for another server.
 pub(crate) async fn unregister(actor: &Actor) {
     let server = actor.server();
     let Some(kind) = kind(server) else { return };
@@ -73,7 +73,7 @@ pub(crate) async fn unregister(actor: &Actor) {
         }
         let Some(service) = server.read_or_warn(&kind, entry) else { continue };
         if !service["spec"]["service"].is_object() {
-            // Somebody else's of the same name is left alone, should it be there by now.
+            // An APIService with the same name that belongs to someone else is left alone.
             let uid = Some(service.uid().to_owned());
             let options = DeleteOptions {
                 preconditions: Some(Preconditions { uid, resource_version: None }),
@@ -86,7 +86,7 @@ pub(crate) async fn unregister(actor: &Actor) {
 
 fn wanted(server: &Server) -> BTreeMap<String, Value> {
     let registry = server.registry.load_full();
-    // A definition that is being deleted and has no instances left is as good as gone.
+    // A definition that is being deleted and has no instances left counts as gone.
     let stays = |kind: &Kind| {
         let Some(custom) = kind.custom() else { return true };
         let stored = server.store.get(definitions::COLLECTION, &custom.name);
@@ -105,7 +105,7 @@ fn wanted(server: &Server) -> BTreeMap<String, Value> {
             if kinds.is_empty() {
                 continue;
             }
-            // Beside the kinds of definitions, an extension may answer for some of its own.
+            // In addition to the kinds of definitions, an extension may serve some of its own.
             let custom = kinds.iter().any(|kind| kind.is_custom());
             let (label, group_priority, version_priority) = if custom {
                 ("true", 1000, 100)

@@ -1,8 +1,8 @@
 //! APIServices: groups that other servers serve, below the paths of this one.
 //!
-//! `availability` decides which of them can be asked and writes their condition, `local` keeps an APIService for each
-//! group of our own, `proxy` hands requests on. What is served remotely stands in the registry, beside the kinds, so
-//! that discovery and routing see the same state.
+//! `availability` decides which of them can be reached and writes their condition. `local` keeps an APIService for each of our
+//! own groups. `proxy` forwards requests. The registry also has the remotely served groups, so that discovery and routing see the
+//! same state.
 
 pub(crate) mod availability;
 pub(crate) mod discovery;
@@ -32,14 +32,14 @@ pub struct Remote {
     pub available: bool,
     /// Its resources, in the form of aggregated discovery, once they are known.
     pub resources: Option<Arc<Value>>,
-    /// Says that these are the resources it named when it was last asked.
+    /// Set if these are the resources from the last successful discovery.
     pub fresh: bool,
-    /// What it says about this group version in its OpenAPI v2 document: `paths` and `definitions`.
+    /// The part of its OpenAPI v2 document that concerns this group version: `paths` and `definitions`.
     pub openapi: Option<Arc<Value>>,
 }
 
 impl Remote {
-    /// Reads an APIService; `None` if it stands for a group of our own.
+    /// Reads an APIService; `None` if it stands for one of our own groups.
     pub(crate) fn read(service: &Value) -> Option<Self> {
         let spec = &service["spec"];
         let target = spec.get("service").filter(|target| target.is_object())?;
@@ -67,19 +67,19 @@ impl Remote {
         })
     }
 
-    /// Returns what the server told of one of its resources.
+    /// Returns what the server's discovery says about one of its resources.
     pub(crate) fn resource(&self, name: &str) -> Option<&Value> {
         let resources = self.resources.as_deref().and_then(Value::as_array);
         resources.into_iter().flatten().find(|resource| resource["resource"] == name)
     }
 
-    /// Says whether a resource, as the server told of it, has a subresource.
+    /// Returns whether a resource has a subresource, according to the server's discovery.
     pub(crate) fn has_subresource(resource: &Value, name: &str) -> bool {
         let subresources = resource["subresources"].as_array().into_iter().flatten();
         subresources.into_iter().any(|known| known["subresource"] == name)
     }
 
-    /// Returns where everything of this group version lies.
+    /// Returns the path prefix of this group version.
     pub(crate) fn path(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)

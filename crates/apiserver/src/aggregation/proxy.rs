@@ -1,4 +1,4 @@
-//! Hands a request on to a remote server: streamed both ways, in the name of the caller, upgrades included.
+//! Forwards a request to a remote server: streamed both ways, in the caller's name, upgrades included.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::server::Server;
 /// A client would follow the redirect with the credentials it has for this server (CVE-2022-3172).
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
-/// Sends a request to a remote server and returns its answer. The answer begins before the deadline, and it ends before it
-/// unless it is one that stays open.
+/// Sends a request to a remote server and returns its answer. The answer must begin before the deadline. It must also end before
+/// it, unless the request stays open.
 #[expect(clippy::too_many_arguments, reason = "all of a request")]
 pub(crate) async fn forward<B>(
     server: &Arc<Server>,
@@ -116,7 +116,7 @@ fn headers(given: &HeaderMap, user: &User) -> Result<HeaderMap, Status> {
     Ok(headers)
 }
 
-/// Escapes a key for use in a header's name: percent signs for all that a name may not hold.
+/// Escapes a key for the name of a header: characters that a name must not contain are percent-encoded.
 fn escape(key: &str) -> String {
     let mut out = String::new();
     for byte in key.bytes() {

@@ -1,4 +1,4 @@
-//! The file behind the audit log: written by a thread of its own, turned over when it is full.
+//! The file behind the audit log: a separate thread writes it, and it is rotated when it is full.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 /// How many lines may wait to be written.
 const WAITING: usize = 10_000;
 
-/// When a log file is turned over, and how many old ones are kept.
+/// When a log file is rotated, and how many old ones are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rotation {
-    /// In bytes; none never turns over.
+    /// In bytes; without it, the file is never rotated.
     pub size: Option<u64>,
     /// How many old files are kept; zero keeps all.
     pub keep: usize,
@@ -27,11 +27,11 @@ pub struct Rotation {
 /// The annotation of an event that stands for events that were lost.
 const LOST: &str = "karmada.io/lost-audit-events";
 
-/// What the writer is handed.
+/// A message to the writer.
 #[derive(Debug)]
 enum Item {
     Line(Vec<u8>),
-    /// Somebody waits until everything before has been written.
+    /// A caller waits until everything before this has been written.
     Waiting(oneshot::Sender<()>),
 }
 
@@ -42,11 +42,11 @@ pub(super) struct Log {
     lost: Lost,
 }
 
-/// A place among the lines that wait to be written: a line that has one is not lost.
+/// A reserved place in the queue: a line that has one cannot be lost.
 #[derive(Debug)]
 pub(super) struct Place(OwnedPermit<Item>);
 
-/// Lines that were lost: in all, and since the log said so last.
+/// Lines that were lost: in total, and since the last report in the log.
 #[derive(Debug, Clone)]
 struct Lost {
     counted: Counter<u64, AtomicU64>,
@@ -72,12 +72,12 @@ impl Log {
         Ok(Self { lines: Some(lines), writer: Some(writer), lost })
     }
 
-    /// Waits for a place, so that the line that takes it cannot be lost in a flood.
+    /// Waits for a place, so that its line cannot be lost in a flood.
     pub(super) async fn reserve(&self) -> Option<Place> {
         self.lines.clone()?.reserve_owned().await.ok().map(Place)
     }
 
-    /// Hands in a line; without a place it is lost if too many wait.
+    /// Queues a line. Without a reserved place, it is lost if the queue is full.
     pub(super) fn write(&self, event: &Value, place: Option<Place>) {
         let Some(lines) = &self.lines else { return };
         let line = Item::Line(line_of(event));
@@ -90,7 +90,7 @@ impl Log {
         }
     }
 
-    /// Waits until what was handed in so far has been written, or lost.
+    /// Waits until everything queued so far has been written, or lost.
     pub(super) async fn written(&self) {
         let Some(lines) = &self.lines else { return };
         let (done, waiting) = oneshot::channel();
@@ -101,7 +101,7 @@ impl Log {
 }
 
 impl Drop for Log {
-    /// What was handed in is written before the log is gone.
+    /// Queued lines are written before the log is dropped.
     fn drop(&mut self) {
         drop(self.lines.take());
         if let Some(writer) = self.writer.take() {
@@ -143,8 +143,8 @@ fn write_all(sink: &mut Sink, waiting: &mut Receiver<Item>, lost: &Lost) {
     tell_of_lost(sink, lost);
 }
 
-/// Writes how many lines were lost since the last time it did. Lines are lost while others wait, so one of those comes
-/// by here soon after.
+/// Writes how many lines were lost since the last report. Lines are lost only while others wait, so one of those arrives here
+/// soon after.
 fn tell_of_lost(sink: &mut Sink, lost: &Lost) {
     let count = lost.untold.swap(0, Ordering::Relaxed);
     if count == 0 {
@@ -206,7 +206,7 @@ impl Sink {
     }
 }
 
-/// Others have no business in it.
+/// Other users must not read it.
 fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)?;
@@ -214,7 +214,7 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Renames the file after the time, and removes the oldest ones.
+/// Renames the file after the current time, and removes the oldest files.
 fn turn_over(path: &Path, keep: usize) -> io::Result<()> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_finds_what_was_handed_in() {
+    async fn a_flush_waits_for_all_queued_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: None, keep: 0 }, Counter::default()).unwrap();
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"number\":1}\n");
     }
 
-    /// A log whose writer does nothing until it is told to.
+    /// A log whose writer waits for a signal.
     fn stopped(path: &Path) -> (Log, impl FnOnce() + Send + 'static + use<>) {
         let (lines, mut waiting) = mpsc::channel(2);
         let lost = Lost { counted: Counter::default(), untold: Arc::default() };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_must_not_read_they_cannot() {
+    fn only_the_owner_can_read_the_log() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deeper").join("audit.log");

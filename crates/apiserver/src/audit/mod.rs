@@ -1,7 +1,7 @@
-//! The audit log: who asked for what, when, and what became of it, as `audit.k8s.io/v1` events, one JSON line each.
+//! The audit log: who requested what, when, and with which result, as `audit.k8s.io/v1` events, one JSON line each.
 //!
-//! Which requests are recorded and how much of them is a matter of the `policy`. Lines are written in the background
-//! (see `log`); a log that cannot keep up loses lines, counts them, and holds up requests only if it is told to.
+//! The `policy` decides which requests are recorded, and in how much detail. Lines are written in the background (see `log`). A
+//! log that cannot keep up loses lines and counts them; it delays requests only if it is configured to.
 
 mod log;
 mod policy;
@@ -38,16 +38,16 @@ pub enum Error {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// Where audit events go, and which ones.
+/// Where audit events go, and which ones are recorded.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A policy as kube-apiserver takes it; without one, everything is recorded without its content.
+    /// A policy as for kube-apiserver; without one, all requests are recorded, without their content.
     pub policy: Option<PathBuf>,
     /// The file to write to; `-` is the standard output.
     pub path: PathBuf,
     pub rotation: Rotation,
-    /// Answers a request only when it has been recorded, as kube-apiserver does by default. Otherwise lines are written
-    /// when there is time, and a disk that is slow holds up nobody.
+    /// Answers a request only after it has been recorded, as kube-apiserver does by default. Otherwise lines are written in the
+    /// background, and a slow disk delays no request.
     pub blocking: bool,
 }
 
@@ -75,13 +75,13 @@ impl Audit {
     }
 }
 
-/// What is recorded of one request; nothing if the policy does not care.
+/// The record of one request; `None` if the policy skips it.
 pub(crate) struct Record {
     audit: Arc<Audit>,
     level: Level,
     rule: policy::Decision,
     event: Value,
-    /// For the next line, where nobody is answered before it is written.
+    /// For the next line, if the answer must not wait until it is written.
     place: Option<log::Place>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Origin<'a> {
 }
 
 impl Record {
-    /// Begins to record a request, if the policy wants it.
+    /// Starts the record of a request, if the policy wants one.
     pub(crate) fn begin(
         audit: &Arc<Audit>,
         id: &str,
@@ -127,7 +127,7 @@ impl Record {
         Some(record)
     }
 
-    /// Notes that the request is answered for somebody else, and which narrow right to that it was, if it was one.
+    /// Notes that the caller impersonates another user, and which narrow right allowed it, if it was one.
     pub(crate) fn impersonated(&mut self, user: &User, constraint: &str) {
         self.event["impersonatedUser"] = user.to_value();
         if !constraint.is_empty() {
@@ -135,7 +135,7 @@ impl Record {
         }
     }
 
-    /// Notes what authorisation said, and which binding it was that allowed the request.
+    /// Notes the result of the authorisation, and which binding allowed the request.
     pub(crate) fn authorized(&mut self, allowed: bool, reason: &str) {
         self.annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
         self.annotate("authorization.k8s.io/reason", reason);
@@ -145,7 +145,7 @@ impl Record {
         self.event["annotations"][key] = json!(value);
     }
 
-    /// Returns whether the content of the request is wanted.
+    /// Returns whether the content of the request is recorded.
     pub(crate) fn wants_request(&self) -> bool {
         self.level >= Level::Request
     }
@@ -176,7 +176,7 @@ impl Record {
         object
     }
 
-    /// Finishes the record along with the answer. What stays open, like a watch, is recorded when it starts and when
+    /// Completes the record along with the answer. A request that stays open, like a watch, is recorded when it starts and when
     /// it ends.
     pub(crate) async fn finish(
         mut self,
@@ -229,7 +229,7 @@ impl Record {
             if let Some(fields) = status.as_object_mut() {
                 fields.remove("kind");
                 fields.remove("apiVersion");
-                // A Status that tells of a success has none.
+                // A Status that reports success has none.
                 fields.insert("code".to_owned(), code.into());
             }
             self.event["responseStatus"] = status;
@@ -255,7 +255,7 @@ impl Record {
     }
 }
 
-/// Collects a body that is known to be small enough; gives it back otherwise.
+/// Collects a body if it is known to be small enough; otherwise returns it unchanged.
 async fn collect(mut body: Body) -> Result<Bytes, Body> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -273,7 +273,7 @@ async fn collect(mut body: Body) -> Result<Bytes, Body> {
     Ok(bytes.freeze())
 }
 
-/// Returns an object as JSON, however it was sent.
+/// Returns an object as JSON, whatever its encoding is.
 fn readable(body: &[u8]) -> Option<Value> {
     if !native::proto::is_enveloped(body) {
         return serde_json::from_slice(body).ok();
@@ -281,7 +281,7 @@ fn readable(body: &[u8]) -> Option<Value> {
     native::proto::decode(body).ok().map(|(_, object)| object)
 }
 
-/// Tells the log that an answer has ended, or that the client has gone.
+/// Notifies the log that an answer has ended, or that the client has gone.
 struct Ending(Record);
 
 impl Drop for Ending {
@@ -302,7 +302,7 @@ fn object_reference(info: &RequestInfo) -> Value {
     fields.into_iter().filter(|(_, text)| !text.is_empty()).map(|(key, text)| (key, json!(text))).collect()
 }
 
-/// The addresses a request says it came by, and the one it did come from.
+/// The addresses that a request says it passed through, and the one that it actually came from.
 fn sources(origin: &Origin<'_>) -> Vec<String> {
     let named = |header: &str| {
         let values = origin.headers.get_all(header).iter().filter_map(|value| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! Audit policies: the first rule that fits a request says how much of it is recorded.
+//! Audit policies: the first rule that matches a request decides in how much detail it is recorded.
 
 use serde::Deserialize;
 
@@ -94,7 +94,7 @@ struct Resources {
     resource_names: Vec<String>,
 }
 
-/// What a policy says of a request.
+/// The decision of a policy about a request.
 #[derive(Debug, Clone)]
 pub(super) struct Decision {
     pub(super) level: Level,
@@ -109,7 +109,7 @@ impl Decision {
 }
 
 impl Policy {
-    /// Returns the policy that applies when none is given: who did what to what, once per request.
+    /// Returns the default policy: who did what to what, once for each request.
     pub(super) fn metadata() -> Self {
         let text = "{apiVersion: audit.k8s.io/v1, kind: Policy, omitStages: [RequestReceived], rules: [{level: Metadata}]}";
         Self::parse(text).expect("the built-in policy is valid")
@@ -173,7 +173,7 @@ impl Rule {
             return false;
         }
         if !self.namespaces.is_empty() || !self.resources.is_empty() {
-            // The namespace "" stands for what is in none.
+            // The namespace "" stands for resources without a namespace.
             return info.is_resource
                 && named(&self.namespaces, &info.namespace)
                 && (self.resources.is_empty() || self.resources.iter().any(|each| each.fit(info)));

@@ -1,10 +1,10 @@
-//! Whose bearer token it is: static tokens, service accounts, bootstrap tokens, OpenID Connect, in this order.
+//! Finds the owner of a bearer token: static tokens, service accounts, bootstrap tokens, OpenID Connect, in this order.
 
 use super::tokens::Distrust;
 use super::{User, bootstrap_tokens};
 use crate::server::Server;
 
-/// Returns the owner of a token, and which of the audiences it is for; or why nobody vouches for it.
+/// Returns the owner of a token, and which of the audiences it is for; or why no authenticator accepts it.
 pub(crate) async fn identify(
     server: &Server,
     token: &str,
@@ -14,7 +14,7 @@ pub(crate) async fn identify(
         Ok(found) => return Ok(found),
         Err(refused) => refused,
     };
-    // The others know nothing of audiences: they are for this server.
+    // The other authenticators do not know audiences: their tokens are for this server.
     let ours: Vec<String> =
         audiences.iter().filter(|each| **each == server.identity.issuer).cloned().collect();
     if ours.is_empty() {

@@ -1,4 +1,4 @@
-//! Bootstrap tokens: short-lived secrets that let a machine ask for a certificate, kept as Secrets in `kube-system`.
+//! Bootstrap tokens: short-lived secrets with which a machine requests a certificate, kept as Secrets in `kube-system`.
 
 use base64::Engine;
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use crate::head::Head;
 pub(crate) const PREFIX: &str = "kube-system/bootstrap-token-";
 const KIND: &str = "bootstrap.kubernetes.io/token";
 
-/// A token as its Secret has it.
+/// A token, as read from its Secret.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) id: String,
@@ -39,7 +39,7 @@ impl Token {
         if name != format!("{PREFIX}{id}") {
             return None;
         }
-        // What cannot be read counts as expired.
+        // An unreadable time counts as expired.
         let expires = text("expiration").map(|time| time.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         Some(Self {
             id,
@@ -74,7 +74,7 @@ impl Token {
     }
 }
 
-/// Returns who a `<id>.<secret>` is.
+/// Returns the identity of a `<id>.<secret>`.
 pub(crate) fn identify(store: &Store<Head>, token: &str, now: Timestamp) -> Option<User> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str, length: usize| {
@@ -86,7 +86,7 @@ pub(crate) fn identify(store: &Store<Head>, token: &str, now: Timestamp) -> Opti
     let name = format!("{PREFIX}{id}");
     let entry = store.get("secrets", &name).filter(|entry| !entry.head.deleting)?;
     let known = Token::read(&name, &entry.value)?;
-    // Compared as digests, so that the time it takes tells nothing.
+    // Digests are compared, so that the time of the comparison reveals nothing.
     let same = Sha256::digest(known.secret.as_bytes()) == Sha256::digest(secret.as_bytes());
     if !same || known.is_expired(now) || !known.authenticates {
         return None;

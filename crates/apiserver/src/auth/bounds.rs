@@ -1,7 +1,7 @@
-//! What certain users may do at most, whatever roles say: in the manner of Kubernetes' node authorizer.
+//! Upper bounds for the rights of certain users, whatever roles say, in the manner of Kubernetes' node authorizer.
 //!
-//! Roles are written by people and programs, and give what they say. Whoever extends the server may know users who must never
-//! get more than what is their own; such a user is asked about here, before any role, and in every place where rights matter.
+//! People and programs write roles, and roles can give too much. An extension of the server may know users who must never get
+//! more than their own objects. These bounds are checked before any role, and everywhere that rights matter.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::server::Server;
 
 /// Knows users whose rights have bounds.
 pub trait Bounds: Send + Sync {
-    /// Called once, before anybody is answered: whoever waited for a server that starts would be refused otherwise.
+    /// Called once, before any request is answered: requests that waited for the start of the server would be refused otherwise.
     fn connect(&self, _server: &Arc<Server>) {}
 
-    /// Decides about a request of a user with bounds; `None` for everybody else, about whom roles decide. `roles` tells what
+    /// Decides about a request of a user with bounds; `None` for all other users, about whom roles decide. `roles` says what
     /// roles would allow this user.
     fn bound(
         &self,
@@ -27,8 +27,8 @@ pub trait Bounds: Send + Sync {
 /// How far an allowed request reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// As far as it says.
+    /// Without restriction.
     Asked,
-    /// A list or a watch: only to what this field selector selects, too.
+    /// For a list or a watch: only the objects that this field selector also selects.
     Only(String),
 }

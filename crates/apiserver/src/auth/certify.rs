@@ -1,8 +1,8 @@
-//! Issues certificates for signing requests: the subject, key and alternative names of the request, the usages that
-//! were approved, our authority's signature.
+//! Issues certificates for signing requests: with the subject, key and alternative names of the request, the approved usages, and
+//! our authority's signature.
 //!
-//! The certificate is put together from the request's own DER, so that a subject with several organisations stays what
-//! it is. In: a request, usages, a lifetime. Out: PEM. Does not ask whether anybody approved.
+//! The certificate is built from the DER of the request, so that a subject with several organisations stays unchanged. In: a
+//! request, usages, a lifetime. Out: PEM. Does not check the approval.
 
 use jiff::Timestamp;
 use rcgen::{KeyPair, SigningKey};
@@ -24,7 +24,7 @@ pub(crate) enum Error {
     Usage(String),
 }
 
-/// What a signing request asks for.
+/// The content of a signing request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
     pub(crate) common_name: String,
@@ -35,7 +35,7 @@ pub(crate) struct Asked {
     pub(crate) uris: usize,
     subject: Vec<u8>,
     key: Vec<u8>,
-    /// The extension with the alternative names, as it came.
+    /// The extension with the alternative names, unchanged.
     names: Option<Vec<u8>>,
 }
 
@@ -43,7 +43,7 @@ impl Asked {
     /// Reads a PEM request.
     pub(crate) fn read(pem: &[u8]) -> Result<Self, Error> {
         let bad = |what: &str| Error::Request(what.to_owned());
-        // The block that was looked at when the request was made: parsers differ in which of several they take.
+        // The same block that was checked when the request was created: parsers differ in which of several blocks they read.
         let request_bytes = native::validation::signing_request(pem)
             .ok_or_else(|| bad("PEM block type must be CERTIFICATE REQUEST"))?;
         let (rest, request) = X509CertificationRequest::from_der(&request_bytes)
@@ -138,10 +138,10 @@ impl Asked {
     }
 }
 
-/// The algorithm that the authority signs with: that of its own certificate, which it signed itself.
+/// The algorithm with which the authority signs: that of its own certificate, which is self-signed.
 fn authority_algorithm(oid: &[u8]) -> Vec<u8> {
     let mut inner = der(0x06, oid);
-    // RSA's algorithms carry a NULL, the others nothing.
+    // RSA's algorithms have a NULL parameter, the others have none.
     if oid.starts_with(&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01]) {
         inner.extend([0x05, 0x00]);
     }
@@ -226,7 +226,7 @@ fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     der(0x30, &inner)
 }
 
-/// Until 2049 a time has two digits for the year, after that four.
+/// Years up to 2049 have two digits, later ones four.
 fn time(when: Timestamp) -> Vec<u8> {
     let text = when.strftime("%Y%m%d%H%M%SZ").to_string();
     match text.strip_prefix("20") {
@@ -262,8 +262,8 @@ fn pem_of(der: &[u8]) -> String {
     out
 }
 
-/// Returns the user and the groups that a PEM request asks to be named, or why it cannot be read. What reads requests is
-/// tried from outside of this crate by its name only.
+/// Returns the user and the groups in the subject of a PEM request, or why it cannot be read. Public only so that the fuzzer can
+/// call the reader of requests.
 pub fn names_in(pem: &[u8]) -> Result<(String, Vec<String>), String> {
     let asked = Asked::read(pem).map_err(|error| error.to_string())?;
     Ok((asked.common_name, asked.organizations))
@@ -310,8 +310,8 @@ mod tests {
         assert!(user.in_group("dev"));
     }
 
-    /// Of several blocks, the first that is whole counts, as in Go. What stands around it is passed over: `openssl req -text`
-    /// writes such files.
+    /// Of several blocks, the first complete one counts, as in Go. Text around it is skipped: `openssl req -text` writes such
+    /// files.
     #[test]
     fn the_block_that_is_signed_is_the_one_that_go_reads() {
         let asks =

@@ -1,8 +1,8 @@
 //! Who may write what into the status of a ResourceClaim.
 //!
-//! The right to write the status does not suffice: who binds a claim needs `resourceclaims/binding` in the whole cluster, and who
-//! reports on devices needs `resourceclaims/driver` for each of their drivers, where a verb says whether only a claim bound to
-//! the node of the caller is meant (`associated-node:update`) or any (`arbitrary-node:update`).
+//! The right to write the status is not enough. A user who binds a claim needs `resourceclaims/binding` in the whole cluster. A
+//! user who reports on devices needs `resourceclaims/driver` for each of their drivers; its verb says whether this covers only a
+//! claim bound to the caller's node (`associated-node:update`) or any claim (`arbitrary-node:update`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use super::User;
 use super::rbac::Attributes;
 use crate::handlers::write::Target;
 
-/// Where the token of a service account says on which node its pod runs.
+/// The extra field of a service account's token that names the node of its pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// Returns the rights that are missing for a change of a status, as faults of the object.
+/// Returns the rights that are missing for a change of a status, as errors of the object.
 pub fn check_status(target: &Target<'_>, new: &Value, old: &Value) -> field::Errors {
     let kind = target.kind;
     if kind.gvk.group != "resource.k8s.io"
@@ -26,14 +26,14 @@ pub fn check_status(target: &Target<'_>, new: &Value, old: &Value) -> field::Err
         return field::Errors::new();
     }
     let mut errors: field::Errors = binding(target, new, old).into_iter().collect();
-    // Without an allocation nothing is told about devices, whatever was sent.
+    // Without an allocation, reports on devices are dropped, whatever was sent.
     if new.pointer("/status/allocation").is_some_and(Value::is_object) {
         errors.extend(drivers(target, new, old));
     }
     errors
 }
 
-/// Says what is missing for the rights in `wanted`, if anything.
+/// Returns which of the rights in `wanted` are missing.
 fn missing(target: &Target<'_>, wanted: &Attributes<'_>) -> Option<String> {
     let user = &target.context.user;
     target.server.rbac.check(&target.server.store, user, wanted).err().map(|status| status.message)
@@ -87,7 +87,7 @@ fn drivers(target: &Target<'_>, new: &Value, old: &Value) -> field::Errors {
         .collect()
 }
 
-/// Returns the drivers of devices about which something else is told than before.
+/// Returns the drivers of devices whose reports differ from the old ones.
 fn changed_drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     fn devices(object: &Value) -> BTreeMap<[&str; 4], &Value> {
         let list = object.pointer("/status/devices").and_then(Value::as_array).into_iter().flatten();
@@ -103,7 +103,7 @@ fn changed_drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     keys.filter(|key| after.get(*key) != before.get(*key)).map(|key| key[0]).collect()
 }
 
-/// Says whether the caller is a service account on the one node that a claim is bound to.
+/// Returns whether the caller is a service account on the one node to which a claim is bound.
 fn is_beside(user: &User, claim: &Value) -> bool {
     let Some(node) = node_of(claim) else { return false };
     let at = user.extra.get(NODE_NAME).map(Vec::as_slice);

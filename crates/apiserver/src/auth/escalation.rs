@@ -1,4 +1,4 @@
-//! Nobody grants what they do not hold: the guard on writing roles and bindings.
+//! Users can grant only rights that they hold: the guard on writing roles and bindings.
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;
@@ -10,10 +10,10 @@ use crate::handlers::write::Target;
 use crate::object;
 use crate::server::Server;
 
-/// Refuses a role that has, or a binding that gives, more than the caller holds, unless they may escalate or bind.
+/// Refuses a role or binding that grants more than the caller holds, unless the caller may escalate or bind.
 ///
-/// Every change counts, also one that leaves the rules alone: a label can make an aggregated role gather this one. Only what
-/// the garbage collector needs to change is open to everybody who may write.
+/// Every change is checked, even if it leaves the rules alone: a label can make an aggregated role include this one. Only the
+/// fields that the garbage collector changes are open to every writer.
 pub fn check(
     server: &Server,
     target: &Target<'_>,
@@ -32,13 +32,13 @@ pub fn check(
 }
 
 fn check_role(server: &Server, target: &Target<'_>, role: &Value, old: Option<&Value>) -> Result<(), Status> {
-    // A role that is being created has no name yet, so a right to escalate certain roles does not help.
+    // A new role has no name yet, so a right to escalate certain roles does not help.
     if may(server, target, "escalate", target.kind.resource.resource.as_str(), target.name) {
         return Ok(());
     }
     let forbidden = |why: &str| Status::forbidden(&target.kind.resource, role.name(), why);
     confirm(server, target, &rules_of(role)).map_err(|why| forbidden(&why))?;
-    // An aggregated role may come to hold anything.
+    // An aggregated role may gain any right.
     if [Some(role), old].into_iter().flatten().any(aggregates) {
         confirm(server, target, &[everything(false), everything(true)])
             .map_err(|_| forbidden("must have cluster-admin privileges to use the aggregationRule"))?;
@@ -60,14 +60,14 @@ fn check_binding(server: &Server, target: &Target<'_>, binding: &Value) -> Resul
         object::join_key(target.namespace, reference("name"))
     };
     server.rbac.catch_up(&server.store);
-    // Upstream names the kind that is being written, not the one that is missing.
+    // Upstream names the kind that is being written, not the missing one.
     let rules = server.rbac.role(cluster, &key);
     let rules = rules.ok_or_else(|| Status::not_found(&target.kind.resource, reference("name")))?;
     confirm(server, target, &rules)
         .map_err(|why| Status::forbidden(&target.kind.resource, binding.name(), &why))
 }
 
-/// Checks that the caller holds all that is granted; says what is missing if not.
+/// Checks that the caller holds everything that is granted. Returns what is missing otherwise.
 fn confirm(server: &Server, target: &Target<'_>, granted: &[Rule]) -> Result<(), String> {
     let user = &target.context.user;
     server.rbac.catch_up(&server.store);
@@ -88,7 +88,7 @@ fn confirm(server: &Server, target: &Target<'_>, granted: &[Rule]) -> Result<(),
     ))
 }
 
-/// Returns whether a change touches nothing but what the garbage collector writes.
+/// Returns whether a change touches only fields that the garbage collector writes.
 fn changes_only_ownership(new: &Value, old: &Value) -> bool {
     let rest = |object: &Value| {
         let mut object = object.clone();
@@ -186,7 +186,7 @@ fn covered(held: &[Rule], wanted: &Single) -> bool {
     })
 }
 
-/// Joins the verbs of what is otherwise alike.
+/// Joins the verbs of rules that are otherwise equal.
 fn compact(singles: Vec<Single>) -> Vec<Rule> {
     let mut joined: Vec<Rule> = Vec::new();
     for single in singles {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_covers_its_parts_and_nothing_else() {
+    fn held_rights_cover_their_parts_and_nothing_else() {
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let rule = |resources: &[&str], names: &[&str]| Rule {
             verbs: own(&["get"]),

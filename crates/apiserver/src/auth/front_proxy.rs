@@ -1,16 +1,16 @@
-//! Requests by way of a proxy that has found out who asks, such as another API server in front of this one: the proxy
-//! shows its certificate and names the user in headers.
+//! Requests through a proxy that has authenticated the user, such as another API server in front of this one. The proxy shows its
+//! certificate and names the user in headers.
 
 use apimachinery::status::Status;
 use http::HeaderMap;
 
 use super::{User, headers};
 
-/// The names that a front proxy's certificate may carry.
+/// The names that a front proxy's certificate may have.
 pub const ALLOWED_NAMES: [&str; 1] = ["front-proxy-client"];
 const EXTRA: &str = "x-remote-extra-";
 
-/// Returns the user that a front proxy names; nothing if it names none.
+/// Returns the user that a front proxy names; `None` if it names none.
 pub fn identify(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let Some(name) = headers::one(headers, "x-remote-user")? else { return Ok(None) };
     if name.is_empty() {

@@ -1,12 +1,12 @@
-//! Headers that say who asks: names may be any UTF-8, as in Go; what cannot be read is refused. None of them is ever
-//! left out silently, since the request would then run with the rights of somebody else.
+//! Headers that name a user. Names may be any UTF-8, as in Go; unreadable ones are refused. No such header is ever dropped
+//! silently, since the request would then run with the rights of another user.
 
 use std::collections::BTreeMap;
 
 use apimachinery::status::Status;
 use http::{HeaderMap, HeaderValue};
 
-/// Returns the value of a header that may come once.
+/// Returns the value of a header that may occur only once.
 pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Status> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(|value| text(name, value)).transpose()?;
@@ -21,7 +21,7 @@ pub(crate) fn all(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status
     headers.get_all(name).iter().map(|value| text(name, value).map(str::to_owned)).collect()
 }
 
-/// Returns the values of all headers that begin with `prefix`, by what follows it, unescaped.
+/// Returns the values of all headers that start with `prefix`, keyed by the rest of their names, unescaped.
 pub(crate) fn extra(headers: &HeaderMap, prefix: &str) -> Result<BTreeMap<String, Vec<String>>, Status> {
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in headers {
@@ -41,7 +41,7 @@ fn text<'a>(name: &str, value: &'a HeaderValue) -> Result<&'a str, Status> {
         .map_err(|_| Status::bad_request(format!("the value of the header {name} is not valid UTF-8")))
 }
 
-/// Decodes `%XX`; broken escapes stay as they are. Returns nothing for what is not UTF-8.
+/// Decodes `%XX`; broken escapes stay unchanged. Returns `None` if the result is not UTF-8.
 fn unescape(key: &str) -> Option<String> {
     let mut out = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();

@@ -1,9 +1,9 @@
-//! Acting as somebody else, for those who may.
+//! Impersonation: acting as another user, if the caller may.
 //!
-//! The right to it is looked for in several modes, from narrow to wide; the first that grants it counts. A narrow one
-//! is for one sort of identity and asks two things: may the caller take on this identity (`impersonate:<mode>`), and may he do in it
-//! what he is about to (`impersonate-on:<mode>:<verb>`, on the very thing the request is for). The wide one is the plain verb
-//! `impersonate`, for everybody and everything.
+//! The right to impersonate has several modes, from narrow to wide; the first one that grants it counts. A narrow mode is for one
+//! kind of identity and asks two questions: may the caller take on this identity (`impersonate:<mode>`), and may the caller
+//! perform this request under it (`impersonate-on:<mode>:<verb>`, on the resource of the request)? The wide mode is the plain
+//! verb `impersonate`, for all identities and all requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -25,15 +25,15 @@ const UID: &str = "impersonate-uid";
 const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-/// In whose token a node stands acts on it.
+/// Acts as the node that the caller's token names.
 const NODE_OF_TOKEN: &str = "authentication.kubernetes.io/node-name";
 const NODES: &str = "system:nodes";
-/// From so many values on, the right to all of them is looked for first.
+/// If at least this many values are impersonated, the right to all of them is checked first.
 const MANY: usize = 4;
-/// Of so many callers it is remembered which mode was theirs.
+/// The mode that worked last is cached for this many callers.
 const CALLERS: usize = 10_000;
 
-/// In the order in which they are tried.
+/// In the order in which the modes are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     AssociatedNode,
@@ -48,7 +48,7 @@ const MODES: [Mode; 5] =
     [Mode::AssociatedNode, Mode::ArbitraryNode, Mode::ServiceAccount, Mode::UserInfo, Mode::Wide];
 
 impl Mode {
-    /// The verb that allows to take on the identity.
+    /// The verb that allows taking on the identity.
     fn verb(self) -> &'static str {
         match self {
             Self::AssociatedNode => "impersonate:associated-node",
@@ -63,7 +63,7 @@ impl Mode {
         self != Self::Wide
     }
 
-    /// Returns whether this is a way for the caller to such an identity.
+    /// Returns whether this mode applies to the caller and the identity.
     fn is_for(self, identity: &User, caller: &User) -> bool {
         let bare = identity.uid.is_empty() && identity.groups.is_empty() && identity.extra.is_empty();
         let (node, account) = (node(&identity.name), account(&identity.name));
@@ -81,7 +81,7 @@ impl Mode {
     }
 }
 
-/// Which mode has worked last for a caller; it is tried first, so that its refusal is the one that is told.
+/// The mode that last worked for a caller. It is tried first, so that the error comes from it.
 #[derive(Debug, Default)]
 pub struct Impersonators {
     hasher: RandomState,
@@ -102,7 +102,7 @@ impl Impersonators {
     }
 }
 
-/// Returns the identity the request is to be answered for, if it is not the caller's own, with the narrow right that allowed it.
+/// Returns the identity under which the request runs, if it is not the caller's own, and the narrow right that allowed it.
 pub fn impersonate(
     server: &Server,
     caller: &User,
@@ -125,7 +125,7 @@ pub fn impersonate(
         }
         Err(refusal.expect("the wide mode is for everybody"))
     };
-    // A right holds from the moment its binding is acknowledged.
+    // A right takes effect as soon as its binding is acknowledged.
     let mode = match attempt() {
         Err(_) if server.rbac.catch_up(&server.store) => attempt(),
         done => done,
@@ -134,8 +134,8 @@ pub fn impersonate(
     Ok(Some((complete(identity, mode), if mode.is_narrow() { mode.verb() } else { "" })))
 }
 
-/// Reads from the headers who the request is to be answered for. A header that cannot be read or means nothing is refused:
-/// without it the request would be answered for somebody else.
+/// Reads the impersonated identity from the headers. A header that is unreadable or unknown is refused: without it, the request
+/// would run under a different identity.
 fn asked_for(headers: &HeaderMap) -> Result<Option<User>, Status> {
     for name in headers.keys().map(http::HeaderName::as_str).filter(|name| name.starts_with(PREFIX)) {
         if !matches!(name, USER | UID | GROUP) && !name.starts_with(EXTRA) {
@@ -164,7 +164,7 @@ fn asked_for(headers: &HeaderMap) -> Result<Option<User>, Status> {
     Err(Status::bad_request(format!("requested {shown} without impersonating a user name")))
 }
 
-/// The questions of one mode.
+/// The questions that one mode asks.
 struct Asking<'a> {
     rbac: &'a Rbac,
     caller: &'a User,
@@ -191,7 +191,7 @@ impl Asking<'_> {
             return self.may(&Attributes { namespace, ..self.of(group, "serviceaccounts", account) });
         }
         match node(name).filter(|_| self.mode.is_narrow()) {
-            // The right is to whatever node the caller is on.
+            // The right is for the node that the caller runs on.
             Some(_) if self.mode == Mode::AssociatedNode => self.may(&self.of(group, "nodes", "*")),
             Some(node) => self.may(&self.of(group, "nodes", node)),
             None => self.may(&self.of(group, "users", name)),
@@ -229,7 +229,7 @@ impl Asking<'_> {
         pairs.into_iter().try_for_each(|(key, value)| self.may(&attributes(key, value)))
     }
 
-    /// The API group in which names and groups are.
+    /// The API group of the resources for names and groups.
     fn group(&self) -> &'static str {
         if self.mode.is_narrow() { AUTHENTICATION } else { "" }
     }
@@ -243,7 +243,7 @@ impl Asking<'_> {
     }
 }
 
-/// Says what is wrong with extra fields where they are looked at closely.
+/// Returns the faults of extra fields, in modes that check them.
 fn strict_extra(extra: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
     for (key, values) in extra {
         if key.is_empty() {
@@ -265,7 +265,7 @@ fn strict_extra(extra: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds the groups that an identity has by what it is.
+/// Adds the groups that an identity always has.
 fn complete(mut identity: User, mode: Mode) -> User {
     if mode.is_narrow() && node(&identity.name).is_some() {
         identity.groups = vec![NODES.to_owned()];
@@ -284,7 +284,7 @@ fn complete(mut identity: User, mode: Mode) -> User {
     identity
 }
 
-/// Returns namespace and name of a service account. What only looks like one is an ordinary name.
+/// Returns namespace and name of a service account. A name that only resembles one is an ordinary user.
 fn account(name: &str) -> Option<(&str, &str)> {
     let account = name.strip_prefix("system:serviceaccount:")?.split_once(':');
     account.filter(|(namespace, name)| {
@@ -296,7 +296,7 @@ fn node(name: &str) -> Option<&str> {
     name.strip_prefix("system:node:").filter(|name| names::dns1123_subdomain(name).is_empty())
 }
 
-/// Shows who was asked for as Go shows such a structure.
+/// Formats the impersonated identity like Go prints the structure.
 fn go_syntax(uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> String {
     let list = |items: &[String]| {
         let quoted: Vec<String> = items.iter().map(|item| go::quote(item)).collect();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_user_is_shown_what_was_asked_for() {
+    fn groups_and_extras_without_a_user_are_shown_as_go_shows_them() {
         let extra = BTreeMap::from([("a".to_owned(), vec!["x".to_owned()])]);
         assert_eq!(
             go_syntax("", &["g".to_owned()], &extra),

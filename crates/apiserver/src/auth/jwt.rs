@@ -1,7 +1,7 @@
-//! JSON Web Tokens: what is signed and checked here, with the library that TLS uses too.
+//! JSON Web Tokens: signed and checked with the library that TLS also uses.
 //!
-//! Compact form only, signatures with public keys only. Which algorithms are allowed is for the caller to say; a token
-//! with extensions that have to be understood (`crit`) is refused, since none are.
+//! Supports only the compact form and signatures with public keys. The caller decides which algorithms are allowed. A token with
+//! critical extensions (`crit`) is refused, since none are supported.
 
 use std::str::FromStr;
 
@@ -87,7 +87,7 @@ impl Signer {
         PublicKey::P256(self.key.public_key().as_ref().to_vec())
     }
 
-    /// Returns a token with these claims. No two are alike, even if they claim the same.
+    /// Returns a token with these claims. No two tokens are equal, even with equal claims.
     pub fn sign(&self, claims: &impl Serialize) -> Result<String, Error> {
         let header = serde_json::json!({"alg": "ES256", "kid": self.key_id}).to_string();
         let claims = serde_json::to_vec(claims)?;
@@ -97,7 +97,7 @@ impl Signer {
     }
 }
 
-/// A key that recognises signatures.
+/// A key that verifies signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicKey {
     /// An uncompressed point.
@@ -111,7 +111,7 @@ pub enum PublicKey {
     },
 }
 
-/// A key as issuers publish it.
+/// A key in the form in which issuers publish it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Jwk {
@@ -127,7 +127,7 @@ pub struct Jwk {
 }
 
 impl Jwk {
-    /// Returns the key if it is for signatures and of a sort that is known here.
+    /// Returns the key if it is for signatures and of a known type.
     pub fn public_key(&self) -> Option<PublicKey> {
         if self.usage.as_deref().is_some_and(|usage| usage != "sig") {
             return None;
@@ -188,7 +188,7 @@ struct Header {
     crit: Option<IgnoredAny>,
 }
 
-/// A token taken apart; nothing it says is trusted yet.
+/// A parsed token; nothing in it is trusted yet.
 #[derive(Debug)]
 pub struct Token<'a> {
     pub algorithm: Algorithm,
@@ -199,7 +199,7 @@ pub struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Returns nothing for what is not a token, or one that is signed in a way unknown here.
+    /// Returns `None` if the text is not a token, or if its algorithm is unknown.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (message, signature) = text.rsplit_once('.')?;
         let (header, claims) = message.split_once('.')?;
@@ -217,7 +217,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// Returns the claims if the key has signed them.
+    /// Returns the claims if this key signed them.
     pub fn verified<T: DeserializeOwned>(&self, key: &PublicKey) -> Option<T> {
         if !key.verify(self.algorithm, self.message.as_bytes(), &self.signature) {
             return None;
@@ -225,7 +225,7 @@ impl<'a> Token<'a> {
         serde_json::from_slice(&self.claims).ok()
     }
 
-    /// Returns what the token claims without a look at its signature.
+    /// Returns the claims without checking the signature.
     pub fn unverified<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_slice(&self.claims).ok()
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_is_recognised_and_nothing_else() {
+    fn only_signed_tokens_are_accepted() {
         let signer = signer();
         let token = signer.sign(&json!({"sub": "jane"})).unwrap();
         assert_eq!(verified(&token, &signer.public_key()), Some(json!({"sub": "jane"})));

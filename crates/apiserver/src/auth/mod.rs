@@ -1,6 +1,6 @@
 //! Who is asking (authentication) and whether they may (authorisation).
 
-// Most of what is read here comes from outside. In tests a panic is how a failure is told.
+// Most input here comes from outside. In tests, a panic is how a failure is reported.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub(crate) mod bearer;

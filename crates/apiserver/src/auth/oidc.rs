@@ -1,7 +1,7 @@
-//! OpenID Connect: tokens that somebody else signs.
+//! OpenID Connect: tokens that another party signs.
 //!
-//! In: a token that names the configured issuer. Out: the user its claims name. The issuer's keys are found by
-//! discovery, kept, and read again when a token names a key that is not known, at most every few seconds.
+//! In: a token that names the configured issuer. Out: the user in its claims. The issuer's keys are found by discovery and
+//! cached. They are read again when a token has an unknown key, but at most every few seconds.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ use super::jwt::{Algorithm, Jwk, PublicKey, Token};
 use crate::outbound::{self, Address, Endpoint, Trust, reply};
 use crate::server::Server;
 
-/// How soon after the last try the issuer is asked again.
+/// The minimum time between two requests to the issuer.
 const PAUSE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whose tokens are taken, and what their claims mean; as kube-apiserver's `--oidc-…` flags.
+/// Which tokens are accepted, and what their claims mean; as kube-apiserver's `--oidc-…` flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub issuer: String,
     pub client_id: String,
     pub username_claim: String,
-    /// Put before the user name; `-` for nothing. By default the issuer, unless the claim is `email`.
+    /// The prefix of the user name; `-` for none. By default the issuer, unless the claim is `email`.
     pub username_prefix: Option<String>,
     pub groups_claim: Option<String>,
     pub groups_prefix: String,
-    /// Whom to trust when talking to the issuer; by default the authorities of the machine.
+    /// The authorities for the connection to the issuer; by default those of the machine.
     pub ca_file: Option<PathBuf>,
     pub required_claims: BTreeMap<String, String>,
     pub signing_algorithms: Vec<String>,
@@ -54,13 +54,13 @@ pub enum Error {
     Algorithm(String),
 }
 
-/// Recognises the tokens of one issuer.
+/// Authenticates the tokens of one issuer.
 pub struct Oidc {
     settings: Settings,
     algorithms: Vec<Algorithm>,
     trust: Trust,
     keys: ArcSwapOption<Vec<Key>>,
-    /// When the issuer was last asked; held while it is being asked.
+    /// When the issuer was last asked; locked while a request is in progress.
     asked: Mutex<Option<Instant>>,
 }
 
@@ -97,7 +97,7 @@ impl Oidc {
         let algorithms = settings
             .signing_algorithms
             .iter()
-            // Algorithms with a shared secret are not among them: whoever checks such a signature can make one.
+            // Algorithms with a shared secret are excluded: whoever can check such a signature can also create one.
             .map(|name| name.parse().map_err(|()| Error::Algorithm(name.clone())))
             .collect::<Result<Vec<_>, _>>()?;
         let read = |path: &Path| {
@@ -107,10 +107,10 @@ impl Oidc {
         Ok(Self { settings, algorithms, trust, keys: ArcSwapOption::empty(), asked: Mutex::default() })
     }
 
-    /// Returns whom a token names, and for whom it is; nothing if it is not to be trusted.
+    /// Returns the user of a token, and its audience; `None` if it is not trusted.
     pub async fn identify(&self, server: &Server, token: &str) -> Option<User> {
         let token = Token::parse(token)?;
-        // Without a look at the signature: whose token it claims to be.
+        // Reads the claimed issuer before the signature is checked.
         if token.unverified::<Map<String, Value>>()?.get("iss")?.as_str()? != self.settings.issuer {
             return None;
         }
@@ -132,7 +132,7 @@ impl Oidc {
         if let Some(claims) = known.as_deref().and_then(|keys| verify_with(keys, token)) {
             return Some(claims);
         }
-        // Unless the key is there and the token is simply bad, the issuer may have new keys.
+        // If the key is unknown, the issuer may have new keys. Otherwise the token is simply invalid.
         let has_key =
             |keys: &Vec<Key>| token.key_id.is_some() && keys.iter().any(|key| key.id == token.key_id);
         if known.as_deref().is_some_and(has_key) {
@@ -142,7 +142,7 @@ impl Oidc {
         verify_with(self.keys.load_full().as_deref()?, token)
     }
 
-    /// Reads the issuer's keys, unless that was just tried.
+    /// Reads the issuer's keys, unless that was tried a moment ago.
     async fn refresh(&self, server: &Server) {
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < PAUSE) {
@@ -194,7 +194,7 @@ impl Oidc {
     }
 }
 
-/// Returns the keys that can be used here; an issuer may have others.
+/// Returns the keys that we support; an issuer may have others.
 fn usable_keys(set: Value) -> Result<Vec<Key>, serde_json::Error> {
     let set: KeySet = serde_json::from_value(set)?;
     let read = |value: Value| {
@@ -213,7 +213,7 @@ fn verify_with(keys: &[Key], token: &Token<'_>) -> Option<Map<String, Value>> {
     candidates.into_iter().find_map(|key| token.verified(&key.key))
 }
 
-/// Checks that claims are the issuer's, for us, and valid at this time.
+/// Checks that the claims are from the issuer, for us, and valid at this time.
 fn valid_now(settings: &Settings, claims: &Map<String, Value>, now: Timestamp) -> Result<(), String> {
     let wrong = |what: &str| Err(what.to_owned());
     if claims.get("iss").and_then(Value::as_str) != Some(&settings.issuer) {
@@ -227,7 +227,7 @@ fn valid_now(settings: &Settings, claims: &Map<String, Value>, now: Timestamp) -
     if !is_for_us {
         return wrong("it is not for this server");
     }
-    // A number of seconds, not necessarily a whole one.
+    // A number of seconds, not necessarily an integer.
     let now = now.as_second() as f64;
     match claims.get("exp").map(Value::as_f64) {
         Some(Some(expires)) if expires > now => {}
@@ -242,7 +242,7 @@ fn valid_now(settings: &Settings, claims: &Map<String, Value>, now: Timestamp) -
     }
 }
 
-/// Returns the user that verified claims name, or why they name none.
+/// Returns the user in verified claims, or why there is none.
 fn user_of(settings: &Settings, claims: &Map<String, Value>) -> Result<User, String> {
     let claim = &settings.username_claim;
     let name = claims.get(claim).and_then(Value::as_str).filter(|name| !name.is_empty());

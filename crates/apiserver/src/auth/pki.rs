@@ -1,8 +1,7 @@
-//! The server's own certificates and keys: made at the first start, kept in the data directory, readable by
-//! their owner alone.
+//! The server's own certificates and keys: created at the first start, kept in the data directory, readable only by their owner.
 //!
-//! `pki/ca.crt` signs the serving certificate and client certificates, `pki/front-proxy-ca.crt` those of proxies in
-//! front of aggregated servers, `pki/sa.key` service account tokens.
+//! `pki/ca.crt` signs the serving certificate and client certificates, `pki/front-proxy-ca.crt` those of proxies in front of
+//! aggregated servers, `pki/sa.key` service account tokens.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -15,7 +14,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// How long certificates are valid. The serving certificate is made anew at every start.
+/// How long certificates are valid. The serving certificate is created anew at every start.
 const CA_YEARS: i16 = 10;
 const LEAF_YEARS: i16 = 1;
 
@@ -49,7 +48,7 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Everything the server signs with and is recognised by.
+/// All keys and certificates with which the server signs and identifies itself.
 #[derive(Debug, Clone)]
 pub struct Pki {
     pub ca: Pair,
@@ -62,11 +61,11 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Loads what is in the directory and makes what is missing. Without a directory everything is made anew.
+    /// Loads the files in the directory and creates missing ones. Without a directory, everything is created anew.
     ///
-    /// An authority is made only if nothing of it is there: whatever cannot be read or does not fit together is an error,
-    /// since a new authority shuts out everybody who trusts the old one. The caller makes sure that nobody else uses the
-    /// directory.
+    /// An authority is created only if none of its files exists. Files that cannot be read or do not fit together are an error,
+    /// since a new authority would lock out every client that trusts the old one. The caller guarantees that no other process
+    /// uses the directory.
     pub fn load_or_create(dir: Option<&Path>, names: &[String]) -> Result<Self, Error> {
         let ca = authority(dir, CA)?;
         let front_proxy_ca = authority(dir, FRONT_PROXY_CA)?;
@@ -75,7 +74,7 @@ impl Pki {
         let serving = serving(&ca, names)?;
         let admin = match dir.map(|dir| read_pair(dir, "admin")).transpose()?.flatten() {
             Some(pair) if !expires_soon(&pair.cert) => pair,
-            // What is half there is made anew too: the authority can make as many as it likes.
+            // An incomplete pair is created anew, too: the authority can sign any number.
             _ => client(&ca, "system:admin", &["system:masters"], LEAF_YEARS)?,
         };
         let front_proxy_client = front_proxy_client(&front_proxy_ca)?;
@@ -109,7 +108,7 @@ pub fn kubeconfig(server: &str, context: &str, ca_pem: &str, client: &Pair) -> S
     crate::yaml::print(&config)
 }
 
-/// Makes a client certificate for a user and groups.
+/// Creates a client certificate for a user and groups.
 pub fn client(ca: &Pair, user: &str, groups: &[&str], years: i16) -> Result<Pair, Error> {
     let mut params = leaf(years)?;
     params.distinguished_name.push(DnType::CommonName, user);
@@ -120,12 +119,12 @@ pub fn client(ca: &Pair, user: &str, groups: &[&str], years: i16) -> Result<Pair
     sign(ca, &params)
 }
 
-/// Makes the certificate by which aggregated servers know this one.
+/// Creates the certificate with which this server identifies itself to aggregated servers.
 pub fn front_proxy_client(front_proxy_ca: &Pair) -> Result<Pair, Error> {
     client(front_proxy_ca, "front-proxy-client", &[], LEAF_YEARS)
 }
 
-/// Makes a serving certificate for the usual names and the given ones.
+/// Creates a serving certificate for the usual names and the given ones.
 pub fn serving(ca: &Pair, names: &[String]) -> Result<Pair, Error> {
     let mut params = leaf(LEAF_YEARS)?;
     params.distinguished_name.push(DnType::CommonName, "karmada-apiserver");
@@ -170,12 +169,12 @@ fn leaf(years: i16) -> Result<CertificateParams, Error> {
     Ok(params)
 }
 
-/// Valid from yesterday, so that a clock that is a little behind does no harm.
+/// Valid from yesterday, so that a clock that is slightly behind does no harm.
 fn validity(params: &mut CertificateParams, years: i16) {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let from = today.yesterday().unwrap_or(today);
     let date = |date: jiff::civil::Date, years: i16| {
-        // The 28th exists in every month.
+        // Every month has a 28th.
         rcgen::date_time_ymd(
             i32::from(date.year()).saturating_add(i32::from(years)),
             date.month() as u8,
@@ -193,7 +192,7 @@ fn sign(ca: &Pair, params: &CertificateParams) -> Result<Pair, Error> {
     Ok(Pair { cert: cert.pem(), key: key.serialize_pem() })
 }
 
-/// The authorities' names: in files, and in their certificates.
+/// The authorities' names: in files and in their certificates.
 pub const CA: (&str, &str) = ("ca", "karmada");
 pub const SERVICE_ACCOUNT_KEY: &str = "sa.key";
 pub const FRONT_PROXY_CA: (&str, &str) = ("front-proxy-ca", "front-proxy-ca");
@@ -211,7 +210,7 @@ fn authority(dir: Option<&Path>, (name, common_name): (&str, &str)) -> Result<Pa
     Ok(pair)
 }
 
-/// Reads an authority; nothing if neither of its files is there.
+/// Reads an authority; `None` if neither of its files exists.
 fn read_authority(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
     let (cert_path, key_path) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
     let (cert, key) = match (read(&cert_path)?, read(&key_path)?) {
@@ -232,8 +231,8 @@ fn read_authority(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
     Ok(Some(Pair { cert, key }))
 }
 
-/// Gives an authority near its end a new certificate for the same key: everything it signed stays valid, and whoever
-/// trusts the old certificate trusts what is signed from now on until the old one expires.
+/// Gives an authority that will expire soon a new certificate for the same key. Everything it signed stays valid. Clients that
+/// trust the old certificate accept new signatures until the old certificate expires.
 pub fn renewed_authority(pair: &Pair, common_name: &str) -> Result<Pair, Error> {
     authority_of(KeyPair::from_pem(&pair.key)?, common_name)
 }
@@ -250,7 +249,7 @@ fn authority_of(key: KeyPair, common_name: &str) -> Result<Pair, Error> {
     Ok(Pair { cert: cert.pem(), key: key.serialize_pem() })
 }
 
-/// Returns whether a certificate is to be replaced at `now`.
+/// Returns whether a certificate must be replaced at `now`.
 pub fn is_due(cert_pem: &str, now: jiff::Timestamp) -> bool {
     expiry(cert_pem).is_none_or(|expires| expires.duration_since(now) < RENEW_BEFORE)
 }
@@ -259,7 +258,7 @@ fn expires_soon(cert_pem: &str) -> bool {
     is_due(cert_pem, jiff::Timestamp::now())
 }
 
-/// Certificates are replaced when less than this is left.
+/// Certificates are replaced when less than this time is left.
 pub const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 /// Returns when a certificate expires.
@@ -268,18 +267,18 @@ pub fn expiry(cert_pem: &str) -> Option<jiff::Timestamp> {
     jiff::Timestamp::from_second(pem.parse_x509().ok()?.validity().not_after.timestamp()).ok()
 }
 
-/// Reads a certificate and its key; nothing if one of them is not there.
+/// Reads a certificate and its key; `None` if one of them does not exist.
 fn read_pair(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
     let read = |suffix: &str| read(&dir.join(format!("{name}.{suffix}")));
     Ok(read("crt")?.zip(read("key")?).map(|(cert, key)| Pair { cert, key }))
 }
 
-/// Says whether the directory has an authority.
+/// Returns whether the directory has an authority.
 pub fn has_authority(dir: &Path) -> Result<bool, Error> {
     read_authority(dir, CA.0).map(|pair| pair.is_some())
 }
 
-/// Reads a file; nothing if there is none.
+/// Reads a file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -288,8 +287,8 @@ pub fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// Writes a certificate and its key, readable by their owner alone. Both are on the disk before either gets its name, so
-/// that a crash hardly ever leaves one without the other.
+/// Writes a certificate and its key, readable only by their owner. Both are on disk before either gets its final name, so that a
+/// crash hardly ever leaves one without the other.
 pub fn write_pair(dir: &Path, name: &str, pair: &Pair) -> Result<(), Error> {
     let (key_path, cert_path) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.crt")));
     let key = Staged::write(&key_path, pair.key.as_bytes())?;
@@ -313,19 +312,19 @@ fn load_or(
     Ok(text)
 }
 
-/// Writes a file that only its owner can read, whole or not at all. It is there even after a crash.
+/// Writes a file that only its owner can read, completely or not at all. The file survives a crash.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
     Staged::write(path, content)?.publish()?;
     sync_dir(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))
 }
 
-/// Makes sure that the names in a directory are on the disk.
+/// Makes sure that the file names in a directory are on disk.
 pub fn sync_dir(dir: &Path) -> Result<(), Error> {
     let synced = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(|source| Error::Write { path: dir.to_owned(), source })
 }
 
-/// A file that is complete, and not yet where it is looked for.
+/// A complete file that does not have its final name yet.
 struct Staged<'a> {
     path: &'a Path,
     temporary: PathBuf,
@@ -400,7 +399,7 @@ mod tests {
     fn a_file_that_may_not_be_read_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         Pki::load_or_create(Some(dir.path()), &[]).unwrap();
-        // A directory cannot be read as a file, whoever tries.
+        // A directory cannot be read as a file, whichever user tries.
         std::fs::remove_file(dir.path().join("sa.key")).unwrap();
         std::fs::create_dir(dir.path().join("sa.key")).unwrap();
         let error = Pki::load_or_create(Some(dir.path()), &[]).unwrap_err();

@@ -1,5 +1,5 @@
-//! Role-based access control: rules are compiled once per change of a role or binding, and a decision is a walk
-//! over the few rules of the caller.
+//! Role-based access control: rules are compiled once for each change of a role or binding. A decision walks over the few rules
+//! of the caller.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::user::MASTERS;
 use crate::head::Head;
 use crate::http::RequestInfo;
 
-/// What somebody wants to do.
+/// The action that a user requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attributes<'a> {
     pub verb: &'a str,
@@ -87,7 +87,7 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
         return true;
     }
     if wanted.subresource.is_empty() {
-        // A review may write `pods/exec` where the resource stands.
+        // A review may write `pods/exec` as the resource.
         return rule == wanted.resource;
     }
     rule.split_once('/').is_some_and(|(resource, subresource)| {
@@ -95,18 +95,18 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
     })
 }
 
-/// Where rights are stored: changes of anything else cannot change them.
+/// The collections with rights: changes of other collections cannot change them.
 pub(crate) const COLLECTIONS: [&str; 4] = ["clusterroles", "roles", "clusterrolebindings", "rolebindings"];
 
 type Rules = Arc<Vec<Rule>>;
 
-/// What a binding gives to a subject.
+/// What a binding grants to a subject.
 #[derive(Debug, Clone)]
 struct Grant {
     rules: Rules,
     /// The number of the binding.
     binding: usize,
-    /// Which binding gives it, in upstream's words.
+    /// The binding that grants it, in upstream's words.
     by: Arc<str>,
 }
 
@@ -125,11 +125,11 @@ struct Compiled {
 /// The authorizer.
 #[derive(Default)]
 pub struct Rbac {
-    /// Decides about users who never get more than what is their own.
+    /// Bounds for users who must never get more than their own objects.
     bounds: Option<Arc<dyn Bounds>>,
     compiled: ArcSwap<Compiled>,
-    /// Parsed roles by collection and name with the revision they were read at; the lock also makes sure that
-    /// only one thread compiles. Nothing else is locked while it is held.
+    /// Parsed roles by collection and name, with the revision at which they were read. The lock also ensures that only one thread
+    /// compiles. While it is held, no other lock is taken.
     roles: Mutex<ParsedRoles>,
 }
 
@@ -180,7 +180,7 @@ impl RawSubject {
         }
     }
 
-    /// Returns the subject as reasons name it.
+    /// Returns the subject as it appears in reasons.
     fn described(&self, namespace: &str) -> String {
         let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
         match self.kind.as_str() {
@@ -191,7 +191,7 @@ impl RawSubject {
 }
 
 impl RawBinding {
-    /// Returns each subject with what this binding, called `title`, gives to it.
+    /// Returns each subject with the rights that the binding called `title` grants to it.
     fn grants<'a>(
         &'a self,
         number: usize,
@@ -216,20 +216,20 @@ fn group_key(name: &str) -> String {
 }
 
 impl Rbac {
-    /// Returns an authorizer whose roles give nothing beyond these bounds.
+    /// Returns an authorizer whose roles grant nothing beyond these bounds.
     pub fn within(bounds: Option<Arc<dyn Bounds>>) -> Self {
         Self { bounds, ..Self::default() }
     }
 
-    /// Makes sure that the latest roles and bindings are known; returns whether there was anything to learn. It looks at the
-    /// collections that hold rights only, so that a refusal costs the same however busy the rest of the store is.
+    /// Reads the latest roles and bindings. Returns whether anything was new. It checks only the collections with rights, so that
+    /// a refusal costs the same however busy the rest of the store is.
     pub fn catch_up(&self, store: &Store<Head>) -> bool {
         let behind = || self.compiled.load().revision < store.last_change(COLLECTIONS);
         if !behind() {
             return false;
         }
         let mut roles = self.roles.lock();
-        // Another thread may have compiled while this one waited for the lock. There was something to learn all the same.
+        // Another thread may have compiled while this one waited for the lock. There were changes all the same.
         if behind() {
             self.compile(store, &mut roles);
         }
@@ -283,12 +283,12 @@ impl Rbac {
         self.compiled.store(Arc::new(compiled));
     }
 
-    /// Says whether the user may.
+    /// Returns whether the user may do this.
     pub fn allows(&self, user: &User, wanted: &Attributes<'_>) -> bool {
         self.decide(user, wanted).is_ok()
     }
 
-    /// Returns how far the user may reach, or a reason why he may not, which is empty where roles decide.
+    /// Returns the reach of the user's right, or a reason for the refusal, which is empty where roles decide.
     fn decide(&self, user: &User, wanted: &Attributes<'_>) -> Result<Reach, String> {
         let compiled = self.compiled.load();
         let roles = |wanted: &Attributes<'_>| compiled.allows(user, wanted);
@@ -298,13 +298,13 @@ impl Rbac {
         if user.in_group(MASTERS) || roles(wanted) { Ok(Reach::Asked) } else { Err(String::new()) }
     }
 
-    /// Returns the 403 if the user may not. Before refusing, it makes sure that it knows the latest roles, so
-    /// that a permission holds from the moment its binding is acknowledged.
+    /// Returns the 403 if the user may not do this. Before it refuses, it reads the latest roles, so that a permission takes
+    /// effect as soon as its binding is acknowledged.
     pub fn check(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
         self.reach(store, user, wanted).map(drop)
     }
 
-    /// As [`Rbac::check`]; returns how far the user may reach.
+    /// As [`Rbac::check`], but returns the reach of the right.
     pub fn reach(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<Reach, Status> {
         let mut decided = self.decide(user, wanted);
         if decided.is_err() && self.catch_up(store) {
@@ -313,8 +313,8 @@ impl Rbac {
         decided.map_err(|reason| forbidden(user, wanted, &reason))
     }
 
-    /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one). A binding that names him in
-    /// several ways counts once.
+    /// Returns all rules of a user in a namespace (or cluster-wide, if it is empty). A binding that names the user several times
+    /// counts once.
     pub fn rules_of(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let compiled = self.compiled.load();
         let mut seen = HashSet::new();
@@ -322,7 +322,7 @@ impl Rbac {
         grants.flat_map(|grant| grant.rules.iter().cloned()).collect()
     }
 
-    /// Returns why a user may do what [`Rbac::check`] allows: empty for those who may do everything.
+    /// Returns why a user may do what [`Rbac::check`] allows; empty for users who may do everything.
     pub fn reason(&self, user: &User, wanted: &Attributes<'_>) -> String {
         if user.in_group(MASTERS) {
             return String::new();
@@ -357,7 +357,7 @@ impl Compiled {
     }
 }
 
-/// The 403 in upstream's words, with a further reason if there is one.
+/// The 403 in upstream's words, with an additional reason if there is one.
 pub fn forbidden(user: &User, wanted: &Attributes<'_>, reason: &str) -> Status {
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     if let Some(path) = wanted.path {

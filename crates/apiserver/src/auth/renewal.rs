@@ -1,4 +1,4 @@
-//! Keeps certificates from expiring while the server runs, and tells those who have to know of a new authority.
+//! Renews certificates before they expire while the server runs, and publishes a renewed authority.
 //!
 //! Writes: files in `pki`; the ConfigMap `extension-apiserver-authentication`, the `kube-root-ca.crt` of every namespace,
 //! and `ca.crt` in the Secrets of service accounts.
@@ -29,7 +29,7 @@ pub(crate) struct Renewal {
     front_proxy_ca: ArcSwap<Pair>,
     front_proxy_client: ArcSwap<Pair>,
     dir: Option<PathBuf>,
-    /// Held while objects are written, so that an older authority never comes after a newer one.
+    /// Held while objects are written, so that an older authority never overwrites a newer one.
     publishing: tokio::sync::Mutex<()>,
 }
 
@@ -56,13 +56,13 @@ impl Renewal {
         }
     }
 
-    /// Looks after the certificates until the server stops.
+    /// Renews the certificates until the server stops.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.renew(Timestamp::now()) {
                 tracing::error!(%error, "cannot renew certificates");
             }
-            // Even if nothing was renewed: a start may have found an authority that it had to renew.
+            // Even if nothing was renewed: the start may already have renewed an authority.
             self.publish().await;
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -71,7 +71,7 @@ impl Renewal {
         }
     }
 
-    /// Replaces what has less than a month left at `now`, authorities first.
+    /// Replaces certificates with less than a month left at `now`, authorities first.
     pub(crate) fn renew(&self, now: Timestamp) -> Result<(), pki::Error> {
         let ca = self.server.signer.pair();
         if pki::is_due(&ca.cert, now) {
@@ -105,7 +105,7 @@ impl Renewal {
         Ok(pair)
     }
 
-    /// Brings the objects that show the authorities up to date.
+    /// Updates the objects that contain the authorities.
     pub(crate) async fn publish(&self) {
         let _in_order = self.publishing.lock().await;
         let actor = Actor::new(&self.server, "system:kube-controller-manager");
@@ -128,7 +128,7 @@ impl Renewal {
         }
     }
 
-    /// Sets keys of an object's `data` that are not as they should be.
+    /// Sets the keys of an object's `data` that differ.
     async fn show(&self, actor: &Actor, resource: &str, key: &str, data: &Value) {
         let Some(kind) = self.server.registry.load().find("", "v1", resource).cloned() else { return };
         let Some(entry) = self.server.store.get(&kind.collection, key) else { return };
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(shown()["client-ca-file"], second.cert);
         assert_ne!(shown()["requestheader-client-ca-file"], handle.pki.front_proxy_ca.cert);
         assert_eq!(std::fs::read_to_string(pki.join("ca.crt")).unwrap(), second.cert);
-        // A client that knew the first one, and shows a certificate of the first one, still gets in.
+        // A client that trusts the first authority, and shows a certificate from it, is still accepted.
         let config = kube::config::Kubeconfig::from_yaml(&handle.kubeconfig).unwrap();
         let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
         let client = kube::Client::try_from(config).unwrap();

@@ -1,5 +1,5 @@
-//! The certificates that this server shows and signs with, while it runs. What is about to expire is replaced, without a
-//! restart and without touching open connections; `renewal` looks after it.
+//! The certificates that this server presents and signs with while it runs. Expiring ones are replaced without a restart and
+//! without touching open connections; `renewal` does this.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ impl Signer {
         self.0.store(Arc::new(pair));
     }
 
-    /// No certificate is to outlive its authority.
+    /// No certificate may outlive its authority.
     pub fn expires(&self) -> Timestamp {
         pki::expiry(&self.pair().cert).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 
-/// The serving certificate of the moment.
+/// The current serving certificate.
 #[derive(Debug)]
 pub struct Serving {
     current: ArcSwap<CertifiedKey>,
@@ -62,7 +62,7 @@ impl Serving {
         })
     }
 
-    /// Replaces the certificate if less than a month is left at `now`; returns whether it did.
+    /// Replaces the certificate if less than a month is left at `now`. Returns whether it did.
     pub fn renew(&self, now: Timestamp) -> Result<bool, pki::Error> {
         if self.expires.load().duration_since(now) > pki::RENEW_BEFORE {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! Keys that several servers on one store have in common: the authorities, and what signs service account tokens.
+//! Keys that several servers on one store share: the authorities, and the key that signs service account tokens.
 //!
-//! The first server puts them into the store, the others take them from there. A data directory that has other keys belongs to
-//! another control plane: it is refused before anything is written.
+//! The first server puts them into the store, the others read them there. A data directory with other keys belongs to another
+//! control plane, and is refused before anything is written.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use store::{CommitError, Expect, Store, Write};
 use super::pki::{self, Pair, Pki};
 use crate::head::Head;
 
-/// Not a kind's collection: nothing that is served shows it.
+/// This is not a collection of a kind: no API shows it.
 const COLLECTION: &str = "server-keys";
 const NAME: &str = "keys";
 
@@ -49,7 +49,7 @@ impl From<Pair> for StoredPair {
     }
 }
 
-/// Makes sure that the directory has the keys that are in the store, and the store those of the directory if it has none.
+/// Ensures that the directory has the keys in the store, or, if the store has none, that the store gets those of the directory.
 pub async fn agree(store: &Store<Head>, dir: &Path) -> Result<(), Error> {
     let keys = match load(store)? {
         Some(keys) => keys,
@@ -58,7 +58,7 @@ pub async fn agree(store: &Store<Head>, dir: &Path) -> Result<(), Error> {
     for (name, pair) in [(pki::CA.0, keys.ca), (pki::FRONT_PROXY_CA.0, keys.front_proxy_ca)] {
         let key = dir.join(format!("{name}.key"));
         match pki::read(&key)? {
-            // The certificate may have been renewed on one side; the key says whose it is.
+            // One side may have a renewed certificate; the key identifies the authority.
             Some(known) if known == pair.key => {}
             Some(_) => return Err(Error::Foreign { path: key, name: "authority" }),
             None => pki::write_pair(dir, name, &Pair { cert: pair.cert, key: pair.key })?,
@@ -77,9 +77,9 @@ fn load(store: &Store<Head>) -> Result<Option<Keys>, Error> {
     Ok(entry.map(|entry| serde_json::from_slice(&entry.value)).transpose()?)
 }
 
-/// Offers the keys of this directory, or new ones; returns those that are in the store then.
+/// Offers the keys of this directory, or new ones. Returns the keys that are in the store afterwards.
 async fn offer(store: &Store<Head>, dir: &Path) -> Result<Keys, Error> {
-    // New ones reach the directory only once it is known that no other server was quicker.
+    // New keys are written to the directory only once it is known that no other server was faster.
     let own = if pki::has_authority(dir)? { Some(dir) } else { None };
     let Pki { ca, front_proxy_ca, service_account_key, .. } = Pki::load_or_create(own, &[])?;
     let keys = Keys { ca: ca.into(), front_proxy_ca: front_proxy_ca.into(), service_account_key };

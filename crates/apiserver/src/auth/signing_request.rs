@@ -1,8 +1,8 @@
-//! What is wrong with a certificate signing request, in the words of Go's parser: clients see them in 422 answers.
+//! Validates certificate signing requests, in the words of Go's parser: clients see them in 422 answers.
 //!
-//! In: the DER of a request. Out: nothing, or the reason to refuse it. Form first, then the key, the subject and the extensions, at last
-//! the signature by the request's own key, in the order in which kube-apiserver meets them. Signatures that our library does not
-//! know, such as those on P-521, are left to the signer. Does not judge what is asked for: see [`super::certify`].
+//! In: the DER of a request. Out: nothing, or the reason to refuse it. It checks the form first, then the key, the subject and
+//! the extensions, and finally the signature by the request's own key, in kube-apiserver's order. Signatures that our library
+//! does not support, such as those on P-521, are left to the signer. Does not judge what is requested: see [`super::certify`].
 
 use apimachinery::field::{self, Path};
 use apimachinery::pointer;
@@ -32,7 +32,7 @@ const CURVES: [&[u8]; 4] = [
     &[0x2b, 0x81, 0x04, 0x00, 0x23],
 ];
 
-/// Says what is wrong with `spec.request` of a new object. A missing envelope is reported elsewhere.
+/// Returns what is wrong with `spec.request` of a new object. A missing envelope is reported elsewhere.
 pub fn check_object(object: &Value) -> Option<field::Error> {
     let encoded = pointer::text(object, "/spec/request");
     let pem = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn check_object(object: &Value) -> Option<field::Error> {
     Some(field::Error::invalid(&Path::new("spec").child("request"), encoded, refused))
 }
 
-/// Checks that bytes are a request that was signed by its own key.
+/// Checks that the bytes are a request that was signed by its own key.
 ///
 /// # Errors
 /// In Go's words.
@@ -79,7 +79,7 @@ fn at(bytes: &[u8], place: usize) -> &[u8] {
     bytes.get(place..).unwrap_or_default()
 }
 
-/// What stands before a value: its class and number, and how long it is.
+/// The header of a value: its class and number, and its length.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     class: u8,
@@ -133,7 +133,7 @@ impl Header {
     }
 }
 
-/// Reads a number of seven bits to the byte.
+/// Reads a number with seven bits in each byte.
 fn base128(input: &mut impl Iterator<Item = u8>) -> Result<u32, Refused> {
     let mut value: u64 = 0;
     for place in 0..5 {
@@ -153,7 +153,7 @@ fn base128(input: &mut impl Iterator<Item = u8>) -> Result<u32, Refused> {
     })
 }
 
-/// A value: with its header, and without.
+/// A value: with its header, and without it.
 #[derive(Debug, Clone, Copy)]
 struct Element<'a> {
     header: Header,
@@ -161,7 +161,7 @@ struct Element<'a> {
     content: &'a [u8],
 }
 
-/// Reads whatever comes first, and returns where it ends.
+/// Reads the first value, and returns where it ends.
 fn any(bytes: &[u8]) -> Result<(Element<'_>, usize), Refused> {
     if bytes.is_empty() {
         return Err(syntax("sequence truncated"));
@@ -171,7 +171,7 @@ fn any(bytes: &[u8]) -> Result<(Element<'_>, usize), Refused> {
     Ok((Element { header, whole, content: at(whole, header.own) }, header.end()))
 }
 
-/// What is expected somewhere, and what Go calls it.
+/// An expected type, and what Go calls it.
 #[derive(Clone, Copy)]
 struct Field {
     tag: u32,
@@ -192,7 +192,7 @@ impl Field {
         self.read_at(bytes, 0)
     }
 
-    /// Reads the value at a place; the place it ends at counts from the same beginning.
+    /// Reads the value at an offset. The returned end is relative to the same beginning.
     fn read_at(self, bytes: &[u8], place: usize) -> Result<(Element<'_>, usize), Refused> {
         let rest = at(bytes, place);
         if rest.is_empty() {
@@ -218,7 +218,7 @@ impl Field {
         ))
     }
 
-    /// Reads a list of values that are all like this.
+    /// Reads a list of values of the same type.
     fn list(self, mut bytes: &[u8]) -> Result<Vec<Element<'_>>, Refused> {
         let mut items = Vec::new();
         while !bytes.is_empty() {
@@ -295,7 +295,7 @@ fn attributes(bytes: &[u8], place: usize) -> Result<Vec<Element<'_>>, Refused> {
     let header = Header::read(rest)?;
     if header.class != CONTEXT || header.tag != 0 || !header.compound {
         let expected = Field { tag: 0, compound: true, name: "" };
-        // Go prints where it keeps the number that it expects, which is never the same.
+        // Go prints the address of the number that it expects, which is never the same.
         return Err(expected.mismatch(header, place, "0x0"));
     }
     let (list, _) = any(rest)?;
@@ -379,7 +379,7 @@ fn text(value: &Element<'_>) -> Result<(), Refused> {
         18 if !all(|byte| byte.is_ascii_digit() || *byte == b' ') => {
             Err(syntax("NumericString contains invalid character"))
         }
-        // Go takes two more than the standard, since certificates in use have them.
+        // Go accepts two characters more than the standard, since existing certificates contain them.
         19 if !all(|byte| byte.is_ascii_alphanumeric() || b" '()+,-./:=?*&".contains(byte)) => {
             Err(syntax("PrintableString contains invalid character"))
         }
@@ -418,7 +418,7 @@ fn extensions(attributes: &[Element<'_>]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Returns the list of extensions that an attribute asks for. Other attributes, and those that cannot be read, are passed over.
+/// Returns the list of extensions that an attribute requests. Other attributes, and unreadable ones, are skipped.
 fn requested(attribute: &[u8]) -> Option<&[u8]> {
     let (pair, end) = Field::sequence("").read(attribute).ok().filter(|(_, end)| *end == attribute.len())?;
     let _ = end;
@@ -454,7 +454,7 @@ fn alternative_names(value: &[u8]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Checks that the request was signed by the key that is in it.
+/// Checks that the key in the request signed it.
 fn signature(der: &[u8], algorithm: &[u8], key: &[u8]) -> Result<(), Refused> {
     let unknown = || Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
     let held = match key {
@@ -492,7 +492,7 @@ fn signature(der: &[u8], algorithm: &[u8], key: &[u8]) -> Result<(), Refused> {
 mod tests {
     use super::*;
 
-    /// A request and what kube-apiserver said about it with one byte changed: place, new byte, words.
+    /// A request with one byte changed, and what kube-apiserver said about it: offset, new byte, words.
     fn recorded() -> Value {
         serde_json::from_str(include_str!("../../testdata/signing_requests.json")).unwrap()
     }
@@ -510,7 +510,7 @@ mod tests {
             let mut changed = der.clone();
             changed[place] = byte;
             let ours = check(&changed).err().unwrap_or_default();
-            // Whether a point lies on the curve is seen by the signature alone; Go prints an address in memory.
+            // Only the signature shows whether a point lies on the curve; Go prints an address in memory.
             let points = ["P256 point not on curve", "invalid P256 point encoding"].contains(&words)
                 && ours == "x509: ECDSA verification failure";
             let same = |text: &str| -> String {
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_at_all_is_refused() {
+    fn bytes_that_are_not_a_request_are_refused() {
         for (bytes, words) in [
             (&b""[..], "asn1: syntax error: sequence truncated"),
             (b"\x30", "asn1: syntax error: truncated tag or length"),

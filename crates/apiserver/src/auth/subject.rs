@@ -1,6 +1,6 @@
-//! Whom a certificate or a request for one names: the common name and the organisations of its subject, read as Go reads
-//! them. Whatever Go would take for `system:masters` has to be `system:masters` here too, since the same certificate
-//! may be shown to other servers.
+//! The identity in a certificate or a certificate request: the common name and the organisations of its subject, read as Go reads
+//! them. Everything that Go would read as `system:masters` must be `system:masters` here, too, since the same certificate may be
+//! shown to other servers.
 
 use x509_parser::der_parser::asn1_rs::{Any, Tag};
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
@@ -22,7 +22,7 @@ impl Subject {
     pub(crate) fn read(name: &X509Name<'_>) -> Result<Self, Unreadable> {
         let mut subject = Self::default();
         for attribute in name.iter_attributes() {
-            // Also what is not looked at has to be readable, as in Go.
+            // Attributes that are not used must be readable, too, as in Go.
             let value = text(attribute.attr_value())?;
             let kind = attribute.attr_type();
             if *kind == OID_X509_COMMON_NAME {
@@ -45,23 +45,23 @@ fn text(value: &Any<'_>) -> Result<String, Unreadable> {
     match tag {
         Tag::Utf8String => String::from_utf8(bytes.to_vec()).map_err(|_| unreadable),
         Tag::Ia5String => ascii(|_| true),
-        // Go lets `*` and `&` pass, which certificates hold though the standard does not allow them.
+        // Go allows `*` and `&`, which occur in certificates although the standard forbids them.
         Tag::PrintableString => {
             ascii(|byte| byte.is_ascii_alphanumeric() || b" '()+,-./:=?*&".contains(&byte))
         }
         Tag::NumericString => ascii(|byte| byte.is_ascii_digit() || byte == b' '),
-        // Nobody implements T.61; what is called so is Latin-1.
+        // No one implements T.61; strings with this tag are Latin-1.
         Tag::T61String => Ok(bytes.iter().copied().map(char::from).collect()),
         Tag::BmpString => {
             let mut units = bytes.chunks_exact(2);
             let characters = units.by_ref().map(|unit| match unit {
-                // Surrogates are not characters of this encoding.
+                // Surrogates are not characters in this encoding.
                 [high, low] => char::from_u32(u32::from(u16::from_be_bytes([*high, *low]))),
                 _ => None,
             });
             let text: Option<String> = characters.collect();
             let text = text.filter(|_| units.remainder().is_empty()).ok_or(unreadable)?;
-            // A terminator does not belong to the text.
+            // A terminator is not part of the text.
             Ok(text.strip_suffix('\0').map(str::to_owned).unwrap_or(text))
         }
         _ => Err(unreadable),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error_and_not_left_out() {
+    fn an_unreadable_attribute_is_an_error_and_not_left_out() {
         assert_eq!(read(Tag::UniversalString, b"\0\0\0a"), None);
         assert_eq!(read(Tag::Utf8String, b"\xff"), None);
         assert_eq!(read(Tag::Ia5String, b"\xff"), None);

@@ -1,4 +1,4 @@
-//! Bearer tokens: static ones from a file, service account tokens signed by us.
+//! Bearer tokens: static ones from a file, and service account tokens that we signed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,9 +17,9 @@ use super::jwt::{self, Algorithm, PublicKey, Token};
 use crate::head::Head;
 use crate::object::{self, Entry};
 
-/// A token is believed for so long after the deletion of what it is bound to was asked for.
+/// A token stays valid this long after the deletion of the object to which it is bound was requested.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(60);
-/// Marks a Secret whose token is no longer believed.
+/// Marks a Secret whose token is no longer valid.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const INVALIDATED: &str = "service account token has been invalidated";
 
@@ -35,7 +35,7 @@ pub enum Error {
     Sign(#[source] jwt::Error),
 }
 
-/// What a service account token says.
+/// The claims of a service account token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claims {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_many")]
@@ -52,7 +52,7 @@ pub struct Claims {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nbf: Option<i64>,
     pub sub: String,
-    // Tokens kept in Secrets name their account in claims of their own.
+    // Tokens in Secrets name their account in separate claims.
     #[serde(rename = "kubernetes.io/serviceaccount/namespace", skip_serializing_if = "Option::is_none")]
     pub legacy_namespace: Option<String>,
     #[serde(rename = "kubernetes.io/serviceaccount/secret.name", skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
     })
 }
 
-/// Signs and recognises tokens.
+/// Signs and verifies tokens.
 pub struct Tokens {
     fixed: HashMap<[u8; 32], User>,
     signer: jwt::Signer,
@@ -150,7 +150,7 @@ impl Tokens {
         self.signer.sign(claims).map_err(Error::Sign)
     }
 
-    /// Makes a token that lives in a Secret and does not expire.
+    /// Creates a token that lives in a Secret and does not expire.
     pub fn sign_legacy(
         &self,
         namespace: &str,
@@ -174,7 +174,7 @@ impl Tokens {
         })
     }
 
-    /// Returns who a token belongs to and which of the audiences it is for; or why it is not to be trusted.
+    /// Returns the owner of a token and which of the audiences it is for, or why it is not valid.
     pub fn identify(
         &self,
         store: &Store<Head>,
@@ -243,7 +243,7 @@ impl Tokens {
             _ => Err(Distrust::Refused(INVALIDATED.to_owned())),
         };
         let (pod, secret) = (bound.pod.as_ref(), bound.secret.as_ref());
-        // The node of a pod is told, not asked for.
+        // The node of a pod is copied from the claims, not looked up.
         let node = bound.node.as_ref().filter(|_| pod.is_none());
         secret.map_or(Ok(()), |secret| alive("secret", "secrets", &bound.namespace, secret))?;
         pod.map_or(Ok(()), |pod| alive("pod", "pods", &bound.namespace, pod))?;
@@ -272,8 +272,8 @@ impl Tokens {
 /// The issuer of tokens that live in Secrets.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 
-/// Returns whose token from a Secret it is. The Secret must still hold this very token: one that was made again under the
-/// same name holds another.
+/// Returns the owner of a token from a Secret. The Secret must still contain this very token: a Secret that was created again
+/// under the same name contains another one.
 fn identify_legacy(store: &Store<Head>, claims: &Claims, token: &str) -> Result<User, Distrust> {
     let refused = |why: String| Err(Distrust::Refused(why));
     let given = |claim: &Option<String>| claim.clone().filter(|text| !text.is_empty());
@@ -319,7 +319,7 @@ fn identify_legacy(store: &Store<Head>, claims: &Claims, token: &str) -> Result<
     Ok(User::for_service_account(&namespace, &name, &uid))
 }
 
-/// Returns whether the deletion of an object was due so long ago that nothing may act in its name any more.
+/// Returns whether the deletion of an object was due so long ago that its tokens must not be accepted any more.
 fn is_gone(entry: &Entry, now: Timestamp) -> bool {
     if !entry.head.deleting {
         return false;
@@ -329,14 +329,14 @@ fn is_gone(entry: &Entry, now: Timestamp) -> bool {
     deleted.map_or(true, |deleted| deleted < now.saturating_sub(LEEWAY).unwrap_or(now))
 }
 
-/// Why a token is not believed.
+/// Why a token is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Distrust {
-    /// Nobody knows it.
+    /// The token is unknown.
     Unknown,
-    /// It is for somebody else.
+    /// It is for another audience.
     Foreign { audiences: Vec<String>, wanted: Vec<String> },
-    /// It was good once, or will be.
+    /// It has expired, or is not valid yet.
     Refused(String),
 }
 
@@ -347,7 +347,7 @@ impl std::fmt::Display for Distrust {
             let quoted: Vec<String> = names.iter().map(|name| apimachinery::go::quote(name)).collect();
             format!("[{}]", quoted.join(" "))
         };
-        // Upstream asks two authenticators; the first knows the token of the server itself only.
+        // Upstream asks two authenticators; the first one knows only the token of the server itself.
         match self {
             Self::Unknown => out.write_str("invalid bearer token"),
             Self::Foreign { audiences, wanted } => write!(
@@ -361,7 +361,7 @@ impl std::fmt::Display for Distrust {
     }
 }
 
-/// Reads `token,user,uid,"group1,group2"` lines. Tokens are kept as digests only.
+/// Reads `token,user,uid,"group1,group2"` lines. Only digests of the tokens are kept.
 fn read_static(path: &Path) -> Result<HashMap<[u8; 32], User>, Error> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: shown.clone(), source })?;

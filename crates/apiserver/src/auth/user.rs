@@ -23,7 +23,7 @@ impl User {
         Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()], ..Self::default() }
     }
 
-    /// Returns an identity that may do everything: the server itself, acting for its own controllers.
+    /// Returns an identity that may do everything: the server itself, on behalf of its own controllers.
     pub fn system(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -32,7 +32,7 @@ impl User {
         }
     }
 
-    /// Adds the group that everyone who showed a credential belongs to.
+    /// Adds the group of all authenticated users.
     pub fn authenticated(mut self) -> Self {
         if !self.groups.iter().any(|group| group == AUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());

@@ -1,7 +1,7 @@
 //! Client certificates: CN is the user, O are the groups.
 //!
-//! The handshake takes any certificate whose key the client holds; whether we trust it is decided per request, so
-//! that a bad one gets a proper 401 instead of a broken connection.
+//! The handshake accepts any certificate whose key the client holds. Whether we trust it is decided for each request, so that an
+//! untrusted one gets a proper 401 instead of a broken connection.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::subject::Subject;
 use super::{User, front_proxy};
 
-/// Accepts every certificate in the handshake and judges it later.
+/// Accepts every certificate in the handshake; it is verified later.
 #[derive(Debug)]
 pub struct Lenient {
     provider: Arc<CryptoProvider>,
@@ -48,21 +48,21 @@ impl ClientCertVerifier for Lenient {
     trust::signatures_by_provider!();
 }
 
-/// What a client's certificate makes of it. Judged once for each connection: a signature is dear to check.
+/// The identity in a client's certificate. Verified once for each connection, since checking a signature is expensive.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
     /// The certificate's owner.
     pub user: Option<Arc<User>>,
-    /// The client speaks for others and names them in headers.
+    /// The client is a front proxy: it names users in headers.
     pub front_proxy: bool,
-    /// It showed a certificate, trusted or not.
+    /// The client showed a certificate, trusted or not.
     pub shown: bool,
     /// When the certificate expires, in seconds.
     expires: i64,
 }
 
 impl Verdict {
-    /// Returns the verdict if the certificate is still valid, and that of an untrusted one otherwise.
+    /// Returns the verdict if the certificate is still valid; otherwise that of an untrusted one.
     pub fn now(&self) -> Self {
         if !self.shown || jiff::Timestamp::now().as_second() <= self.expires {
             return self.clone();
@@ -71,7 +71,7 @@ impl Verdict {
     }
 }
 
-/// Judges client certificates against two authorities: that of clients and that of front proxies.
+/// Verifies client certificates against two authorities: that of clients and that of front proxies.
 #[derive(Debug, Clone)]
 pub struct Judge {
     clients: Authority,
@@ -123,12 +123,12 @@ impl Authority {
         Ok(Self { verifier })
     }
 
-    /// Returns who the certificate names, if we trust it now.
+    /// Returns the identity in the certificate, if we trust it now.
     pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;
-        // A subject that cannot be read in full is not half a subject.
+        // A subject that cannot be read completely is not used partially.
         let subject = Subject::read(cert.subject()).ok().filter(|subject| !subject.common_name.is_empty())?;
         let mut user = User { name: subject.common_name, groups: subject.organizations, ..User::default() };
         user.extra.insert(

@@ -25,7 +25,7 @@ pub(super) async fn run(server: Arc<Server>) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:token-controller");
     let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
     for entry in server.store.snapshot("namespaces").iter() {
-        furnish(&actor, &entry.name).await;
+        create_member_defaults(&actor, &entry.name).await;
     }
     for entry in server.store.snapshot("secrets").iter() {
         fill(&actor, entry).await;
@@ -35,22 +35,22 @@ pub(super) async fn run(server: Arc<Server>) {
         for event in batch {
             match (&*event.collection, &event.current) {
                 ("namespaces", Some(entry)) if event.is_create() && !entry.head.deleting => {
-                    furnish(&actor, event.name()).await;
+                    create_member_defaults(&actor, event.name()).await;
                 }
                 ("secrets", Some(entry)) => fill(&actor, entry).await,
                 ("serviceaccounts", _) => {
-                    // An account that came or went concerns the Secrets of its namespace.
+                    // When an account is created or deleted, the Secrets of its namespace are reconciled.
                     let (namespace, account) = object::split_key(event.name());
                     if event.current.is_none() || event.is_create() {
                         revisit(&actor, namespace).await;
                     }
                     if event.is_delete() && account == "default" {
-                        furnish(&actor, namespace).await;
+                        create_member_defaults(&actor, namespace).await;
                     }
                 }
-                // Somebody may have removed it, or changed it to what others must not trust.
+                // A user may have deleted it, or changed it to an authority that clients must not trust.
                 ("configmaps", _) if event.name().ends_with("/kube-root-ca.crt") => {
-                    furnish(&actor, object::split_key(event.name()).0).await;
+                    create_member_defaults(&actor, object::split_key(event.name()).0).await;
                 }
                 _ => {}
             }
@@ -58,8 +58,8 @@ pub(super) async fn run(server: Arc<Server>) {
     }
 }
 
-/// Gives a member's namespace what every namespace has.
-async fn furnish(actor: &Actor, namespace: &str) {
+/// Creates the objects that every namespace of a member has.
+async fn create_member_defaults(actor: &Actor, namespace: &str) {
     let server = actor.server();
     if server.profile != Profile::Member
         || server.store.get("namespaces", namespace).is_none_or(|entry| entry.head.deleting)
@@ -68,14 +68,14 @@ async fn furnish(actor: &Actor, namespace: &str) {
     }
     let account = json!({"metadata": {"name": "default", "namespace": namespace}});
     if let Err(status) = ensure(actor, "", "v1", "serviceaccounts", namespace, account).await {
-        tracing::debug!(namespace, error = %status, "cannot furnish a namespace");
+        tracing::debug!(namespace, error = %status, "cannot create the defaults of a namespace");
     }
     if let Err(status) = publish_ca(actor, namespace).await {
         tracing::debug!(namespace, error = %status, "cannot publish the authority in a namespace");
     }
 }
 
-/// Sees to it that a namespace holds the authority that verifies this server, and nothing else under its name.
+/// Ensures that a namespace has a ConfigMap with the authority that verifies this server, and nothing else under its name.
 async fn publish_ca(actor: &Actor, namespace: &str) -> Result<(), Status> {
     let server = actor.server();
     let data = json!({"ca.crt": server.signer.pair().cert});
@@ -115,7 +115,7 @@ async fn revisit(actor: &Actor, namespace: &str) {
     }
 }
 
-/// Puts a token into a Secret that asks for one; removes one whose account has gone.
+/// Puts a token into a Secret that requests one; deletes a Secret whose account is gone.
 async fn fill(actor: &Actor, entry: &Arc<Entry>) {
     let server = actor.server();
     let Ok(secret) = serde_json::from_slice::<Value>(&entry.value) else { return };

@@ -1,4 +1,4 @@
-//! Signs the `cluster-info` ConfigMap with every bootstrap token that may, and deletes tokens that have expired.
+//! Signs the `cluster-info` ConfigMap with every bootstrap token that allows it, and deletes expired tokens.
 //!
 //! Watches: Secrets, the ConfigMap `kube-public/cluster-info`. Writes: the `jws-kubeconfig-<id>` keys of that ConfigMap.
 
@@ -36,9 +36,9 @@ pub(super) async fn run(server: Arc<Server>) {
             let left = when.as_millisecond().saturating_sub(now.as_millisecond());
             Duration::from_millis(u64::try_from(left).unwrap_or(0).saturating_add(1))
         });
-        // One end for all waits until then: it must not move when something else changes.
+        // One deadline for all waits until then: it must not move when something else changes.
         let mut until = std::pin::pin!(tokio::time::sleep(pause.unwrap_or_default()));
-        // Waits for a change that matters; other Secrets and ConfigMaps come and go all the time.
+        // Waits for a relevant change; other Secrets and ConfigMaps change all the time.
         loop {
             let matters = tokio::select! {
                 batch = secrets.next() => match batch {
@@ -64,7 +64,7 @@ fn tokens(server: &Server) -> Vec<(Box<str>, Token)> {
     named.filter_map(|entry| Some((entry.name.clone(), Token::read(&entry.name, &entry.value)?))).collect()
 }
 
-/// Deletes what has expired; returns when the next one does.
+/// Deletes expired tokens. Returns when the next one expires.
 async fn clean(actor: &Actor, now: Timestamp) -> Option<Timestamp> {
     let server = actor.server();
     let registry = server.registry.load_full();

@@ -1,7 +1,7 @@
-//! Certificate signing requests: approves those of nodes that may have one, signs what was approved, and forgets old ones.
+//! Certificate signing requests: approves those of nodes that are entitled to one, signs approved ones, and deletes old ones.
 //!
-//! Watches: CertificateSigningRequest. Writes: its `Approved` condition (through approval), its certificate or `Failed`
-//! condition (through status); deletes those that nobody needs any more. The signers are kube-controller-manager's.
+//! Watches: CertificateSigningRequest. Writes: its `Approved` condition (through approval), its certificate or `Failed` condition
+//! (through status). Deletes requests that are no longer needed. The signers are kube-controller-manager's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ const COLLECTION: &str = "certificatesigningrequests";
 /// Certificates are valid a year unless the request says less; never shorter than ten minutes.
 const LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
-/// For clocks that are a little behind.
+/// For clocks that are slightly behind.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
-/// Certificates that are asked for less than this keep all of it from now on. Of longer ones the time before now is taken off, so that they
-/// last as long as was asked for. Both as in Kubernetes.
+/// Certificates with a shorter duration than this are valid for all of it from now on. For longer ones, the time before now is
+/// subtracted, so that the total is the requested duration. Both as in Kubernetes.
 const SHORT: SignedDuration = SignedDuration::from_hours(8);
 /// How long answered and unanswered requests are kept.
 const KEEP_ANSWERED: SignedDuration = SignedDuration::from_hours(1);
@@ -147,7 +147,7 @@ fn sign(server: &Server, request: &Value, now: Timestamp) -> Option<Result<Strin
     Some(issue())
 }
 
-/// Returns from when until when a certificate is valid that is asked for so many seconds.
+/// Returns the start and the end of the validity of a certificate for the requested number of seconds.
 fn span(seconds: Option<i64>, now: Timestamp) -> (Timestamp, Timestamp) {
     let lifetime = match seconds {
         Some(seconds) => SignedDuration::from_secs(seconds).clamp(SHORTEST, LIFETIME),
@@ -162,7 +162,7 @@ fn only(usages: &[&str], allowed: &[&str], required: &[&str]) -> bool {
     usages.iter().all(|usage| allowed.contains(usage)) && required.iter().all(|usage| usages.contains(usage))
 }
 
-/// Checks what a signer signs at all.
+/// Checks whether the signer would sign such a request at all.
 fn check(signer: &str, asked: &Asked, usages: &[&str]) -> Result<(), String> {
     let usual = ["digital signature", "key encipherment", "client auth"];
     let refuse = |why: &str| Err(why.to_owned());
@@ -214,7 +214,7 @@ fn check(signer: &str, asked: &Asked, usages: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns why a request is approved without a human: a node asks for its own client certificate and may.
+/// Returns why a request is approved automatically: a node requests its own client certificate and is allowed to.
 fn approves(server: &Server, request: &Value) -> Option<&'static str> {
     if pointer::text(request, "/spec/signerName") != "kubernetes.io/kube-apiserver-client-kubelet" {
         return None;
@@ -250,7 +250,7 @@ fn approves(server: &Server, request: &Value) -> Option<&'static str> {
     may("nodeclient").then_some("Auto approving kubelet client certificate after SubjectAccessReview.")
 }
 
-/// Deletes requests that were answered a while ago, that nobody answered, or whose certificate has expired.
+/// Deletes requests that were answered a while ago, that remained unanswered, or whose certificate has expired.
 async fn clean(actor: &Actor, now: Timestamp) {
     let server = actor.server();
     let registry = server.registry.load_full();

@@ -1,12 +1,12 @@
-//! CustomResourceDefinitions: serves what they define, says so in their conditions, and removes all instances before
-//! one goes.
+//! CustomResourceDefinitions: serves the kinds that they define, writes their conditions, and removes all instances before a
+//! definition is removed.
 //!
-//! A definition is served from the moment its `Established` condition can be read: the registry is swapped first,
-//! the condition written after.
+//! A definition is served before its `Established` condition can be read: the registry is swapped first, the condition is written
+//! afterwards.
 //!
-//! Every server on an etcd does this, and each may be behind the others, or may not have served a definition before it is deleted. So
-//! what a dying definition holds is told by its collection, after memory has caught up, and every write is bound to the very object
-//! that was seen.
+//! Every server on an etcd does this, and each may lag behind the others, or may not have served a definition before it is
+//! deleted. So the instances of a dying definition are read from its collection, after memory has caught up, and every write is
+//! bound to the object that was read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,11 +35,11 @@ use crate::server::Server;
 
 pub(crate) const COLLECTION: &str = "apiextensions.k8s.io/customresourcedefinitions";
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-/// How long a definition that is being deleted stays at least, and how often it is looked at until it is empty. Whoever
-/// has deleted it gets to see that it goes; upstream takes about as long for its round trips.
+/// How long a definition that is being deleted remains at least, and how often it is checked until it is empty. So the client
+/// that deleted it can see the deletion; upstream takes about as long for its round trips.
 const REMOVAL: Duration = Duration::from_millis(200);
 
-/// Serves what is stored. Called before the server listens, so that nothing is unknown for a moment after a restart.
+/// Serves the stored definitions. Called before the server listens, so that no kind is unknown after a restart.
 pub(crate) fn load(server: &Server) {
     let mut definitions = Definitions::new();
     for entry in server.store.snapshot(COLLECTION).iter() {
@@ -58,7 +58,7 @@ pub(crate) fn load(server: &Server) {
     end_watches(&before, &next);
 }
 
-/// Serves a definition from now on, beside those that are served already.
+/// Serves a definition from now on, in addition to the served ones.
 fn serve(server: &Server, custom: Arc<Custom>) {
     let before = server.registry.rcu(|registry| {
         let mut definitions = registry.definitions().clone();
@@ -68,7 +68,7 @@ fn serve(server: &Server, custom: Arc<Custom>) {
     end_watches(&before, &server.registry.load());
 }
 
-/// Ends the watches of what is not served any more as it was: their clients begin anew and see how it is now.
+/// Ends watches whose kind is no longer served as before: their clients list again and see the new form.
 fn end_watches(before: &Registry, now: &Registry) {
     for (name, custom) in before.definitions() {
         if !now.definitions().get(name).is_some_and(|now| now.serves_like(custom)) {
@@ -77,13 +77,13 @@ fn end_watches(before: &Registry, now: &Registry) {
     }
 }
 
-/// Creates or updates the definitions that come with the server, and waits until they are served.
+/// Creates or updates the definitions that are built into the server, and waits until they are served.
 pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
     let actor = Actor::new(server, "system:apiserver");
     try_join_all(wanted.iter().map(|definition| install_one(&actor, definition))).await?;
     let names = Names::load(server);
-    // All together: writes that wait for the disk together cost one sync. What was not accepted because of another one
-    // in the first pass may be in the second.
+    // All at once: writes that wait for the disk together cost one sync. Definitions that were not accepted in the first pass
+    // because of others may be accepted in the second.
     for _ in 0..2 {
         let stored: Vec<Box<str>> =
             server.store.snapshot(COLLECTION).iter().map(|entry| entry.name.clone()).collect();
@@ -113,7 +113,7 @@ async fn install_one(actor: &Actor, definition: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Says whether everything in `wanted` stands in `stored`, which may have defaults besides.
+/// Returns whether `stored` contains everything in `wanted`; it may have defaults in addition.
 fn contains(stored: &Value, wanted: &Value) -> bool {
     match (stored, wanted) {
         (Value::Object(stored), Value::Object(wanted)) => {
@@ -128,14 +128,14 @@ fn contains(stored: &Value, wanted: &Value) -> bool {
 }
 
 pub(super) async fn run(server: Arc<Server>) {
-    // What it writes follows from the definitions, and is written again if it should be lost.
+    // Its writes follow from the definitions, and are repeated if they are lost.
     let actor = Actor::new(&server, "system:apiserver").relaxed();
     let Ok(mut watch) = server.store.watch(COLLECTION, server.store.revision()) else { return };
     let names = Names::load(&server);
     for entry in server.store.snapshot(COLLECTION).iter() {
         settle(&actor, &names, &entry.name).await;
     }
-    // A definition that is being emptied is looked at again until it is empty.
+    // A definition that is being emptied is checked again until it is empty.
     let mut next_look: Option<Instant> = None;
     loop {
         let waiting = server.store.snapshot(COLLECTION).iter().any(|entry| entry.head.deleting);
@@ -157,7 +157,7 @@ pub(super) async fn run(server: Arc<Server>) {
                                 forget(&server, &entry.name);
                                 names.forget(&entry.name);
                             }
-                            // Names are free again that others may have waited for.
+                            // Names are free again that other definitions may wait for.
                             for name in names.unaccepted() {
                                 settle(&actor, &names, &name).await;
                             }
@@ -175,7 +175,7 @@ pub(super) async fn run(server: Arc<Server>) {
     }
 }
 
-/// Does not serve a definition any longer, unless it is stored again.
+/// Stops serving a definition, unless it is stored again.
 fn forget(server: &Server, name: &str) {
     if server.store.get(COLLECTION, name).is_none() {
         withdraw(server, name);
@@ -191,8 +191,8 @@ fn withdraw(server: &Server, name: &str) {
     end_watches(&before, &server.registry.load());
 }
 
-/// The definition that holds each name. It is kept up to date, since definitions are large and each would have to be compared
-/// with all others.
+/// The definition that holds each name. It is updated incrementally, since definitions are large and each would have to be
+/// compared with all others.
 #[derive(Default)]
 struct Names(Mutex<Index>);
 
@@ -200,7 +200,7 @@ struct Names(Mutex<Index>);
 struct Index {
     /// By name of the definition.
     holders: HashMap<Box<str>, Holder>,
-    /// The definitions that have been given a name; more than one only if somebody wrote that into a status.
+    /// The definitions that hold the name; more than one only if a client wrote that into a status.
     given: HashMap<Name, Vec<Box<str>>>,
 }
 
@@ -214,7 +214,7 @@ struct Holder {
 type Name = (Box<str>, crd::Space, Box<str>);
 
 impl Names {
-    /// Reads what has been given to all stored definitions.
+    /// Reads the accepted names of all stored definitions.
     fn load(server: &Server) -> Self {
         let names = Self::default();
         for entry in server.store.snapshot(COLLECTION).iter() {
@@ -223,7 +223,7 @@ impl Names {
         names
     }
 
-    /// Takes note of what a definition says it has been given.
+    /// Updates the names that a definition holds from its status.
     fn note(&self, definition: &Value) {
         let (name, group) = (definition.name(), group(definition));
         let given = crd::accepted_names(definition).into_iter();
@@ -243,14 +243,14 @@ impl Names {
         self.0.lock().forget(name);
     }
 
-    /// Returns the definitions that did not get the names they want.
+    /// Returns the definitions that did not get the names that they request.
     fn unaccepted(&self) -> Vec<Box<str>> {
         let index = self.0.lock();
         let waiting = index.holders.iter().filter(|(_, holder)| !holder.accepted);
         waiting.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Decides which names a definition gets, beside the other ones of its group.
+    /// Decides which names a definition gets, given the other definitions of its group.
     fn decide(&self, definition: &Value) -> Naming {
         let (own, group) = (definition.name(), group(definition));
         let index = self.0.lock();
@@ -290,7 +290,7 @@ fn read(server: &Server, name: &str) -> Option<(Arc<Kind>, Value)> {
     Some((kind, definition))
 }
 
-/// Makes a definition that is to be deleted say so, and lets it wait for its instances to go.
+/// Marks a deleted definition as terminating, and keeps it until its instances are gone.
 pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
     let mut finalizers = definition.finalizers();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
@@ -305,7 +305,7 @@ fn terminating(status: &'static str, reason: &str, message: &str) -> Condition {
     Condition { kind: "Terminating", status, reason: reason.to_owned(), message: message.to_owned() }
 }
 
-/// Brings what is served and what a definition's status says into step with its spec.
+/// Updates the registry and a definition's status to match its spec.
 async fn settle(actor: &Actor, names: &Names, name: &str) {
     let server = actor.server();
     let registry = server.registry.load_full();
@@ -323,7 +323,7 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
     let with_status = |old: &Value| -> Option<Value> {
         let mut new = old.clone();
         if !new.has_finalizer(FINALIZER) {
-            // Written through the status endpoint, which takes finalizers of native kinds.
+            // The status endpoint is used, because it also takes finalizers of native kinds.
             let mut finalizers = new.finalizers();
             finalizers.push(FINALIZER.to_owned());
             new.set_finalizers(finalizers);
@@ -332,7 +332,7 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
         pointer::set(status, "acceptedNames", naming.accepted.clone());
         let [names_accepted, established] = naming.conditions.clone();
         set_condition(status, names_accepted, now);
-        // If accepted, it is served by the time this is written, so that there is nothing to install.
+        // If it is accepted, it is already served when this is written, so no installation is needed.
         let established = match (accepted, convertible) {
             (true, _) => crd::established(),
             (false, true) => established,
@@ -359,15 +359,15 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
         }
     }
     let Some(decided) = with_status(&definition) else { return };
-    // Whoever comes next must not get them as well.
+    // The next definition must not get the same names.
     names.note(&decided);
     if let Err(status) = actor.update(&kind, "", name, "status", with_status).await {
         tracing::warn!(object = name, error = %status, "cannot write the status of a definition");
     }
 }
 
-/// Says whether the authority for the conversion webhook, if there is one, can be read. It is not asked whether it is
-/// the right one.
+/// Returns whether the authority for the conversion webhook, if there is one, can be read. It does not check whether it is the
+/// right one.
 fn has_readable_authority(definition: &Value) -> bool {
     use base64::Engine;
     use rustls::pki_types::pem::PemObject;
@@ -401,13 +401,14 @@ fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
     }
 }
 
-/// Returns where the instances of a definition are stored, whether it is served or not.
+/// Returns the collection of a definition's instances, whether the definition is served or not.
 pub(super) fn collection(name: &str) -> String {
     let (plural, group) = name.split_once('.').unwrap_or((name, ""));
     format!("{group}/{plural}")
 }
 
-/// Returns what is stored of a definition, whether it is served or not. What is native is not a definition's, whatever that is called.
+/// Returns the stored instances of a definition, whether it is served or not. A native collection never belongs to a definition,
+/// whatever its name is.
 fn held(server: &Server, name: &str) -> Vec<Arc<object::Entry>> {
     let collection = collection(name);
     let registry = server.registry.load();
@@ -435,10 +436,10 @@ async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let registry = server.registry.load_full();
     let outdated = match registry.definitions().get(name) {
         Some(custom) => !custom.terminating,
-        // Another server has served it. What is not served cannot be deleted.
+        // Another server has served it. Objects of a kind that is not served cannot be deleted.
         None => !held.is_empty(),
     };
-    // Serve it as terminating first, so that nothing new comes while the old goes.
+    // Serve it as terminating first, so that no new instances are created while the old ones are deleted.
     if outdated && let Some(custom) = compile(server, definition) {
         serve(server, custom);
     }
@@ -451,13 +452,13 @@ async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
             let uid = Some(entry.head.uid.to_string());
             let preconditions = Some(Preconditions { uid, resource_version: None });
             let options = DeleteOptions { preconditions, ..DeleteOptions::default() };
-            // What cannot be deleted now is tried again.
+            // Instances that cannot be deleted now are tried again.
             let _ = actor.delete(&instances, namespace, instance, &options).await;
         }
     }
 }
 
-/// Lets a dying definition go when none of its instances is left, and deletes them again else.
+/// Removes a dying definition if it has no instances left; otherwise deletes them again.
 async fn remove(actor: &Actor, name: &str) {
     let server = actor.server();
     if let Err(error) = server.store.catch_up().await {
@@ -478,13 +479,13 @@ async fn remove(actor: &Actor, name: &str) {
     };
     crate::aggregation::local::unregister(actor).await;
     if definition.finalizers() == [FINALIZER] {
-        // Whoever sees that it is gone must not find its kind any more.
+        // A client that sees that the definition is gone must not find its kind any more.
         withdraw(server, name);
     }
     write_removal(actor, kind, definition, &gone, true).await;
 }
 
-/// Writes how far the removal of a definition has come; when it is done, nothing of ours holds it any longer.
+/// Writes the progress of the removal of a definition. When it is complete, our finalizer is removed.
 async fn write_removal(
     actor: &Actor,
     kind: &Arc<Kind>,
@@ -543,7 +544,7 @@ mod tests {
             "metadata": {"name": "a", "finalizers": ["example.com/held"]}});
         actor.create(&pandas, "", held).await.expect("it is new");
 
-        // Deleted before it is served here.
+        // It is deleted before it is served here.
         withdraw(server, name);
         let kind = definition_kind(&server.registry.load()).expect("it is native");
         actor.delete(&kind, "", name, &DeleteOptions::default()).await.expect("it is there");

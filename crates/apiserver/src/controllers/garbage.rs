@@ -1,8 +1,8 @@
-//! The garbage collector: what is owned goes when its owners are gone.
+//! The garbage collector: deletes owned objects when their owners are gone.
 //!
-//! The graph is kept from the heads of stored objects alone. Before anything is deleted, the live owner is looked up
-//! again and the deletion is bound to the version that was looked at: "not seen" is never taken for "gone", and what has lost or
-//! changed its owners meanwhile is looked at again.
+//! The graph is built only from the heads of stored objects. Before anything is deleted, the live owner is looked up again, and
+//! the deletion is bound to the version that was checked. An object that was merely not seen never counts as gone, and an object
+//! that lost or changed its owners meanwhile is checked again.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Graph {
         if uid.is_empty() {
             return;
         }
-        // Most objects own nothing and are owned by nothing; they cost one entry.
+        // Most objects own nothing and have no owner; they cost one entry.
         self.places.insert(uid.clone(), (collection.clone(), entry.name.clone()));
         let before = self.owners.remove(&uid).unwrap_or_default();
         if !before.is_empty() {
@@ -57,7 +57,7 @@ impl Graph {
         }
     }
 
-    /// Returns the dependents and owners of what has gone.
+    /// Returns the dependents and owners of a deleted object.
     fn remove(&mut self, uid: &str) -> (Vec<Box<str>>, Vec<Box<str>>) {
         self.places.remove(uid);
         let owners = self.owners.remove(uid).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Graph {
         (dependents, owners.iter().map(|owner| owner.uid.clone()).collect())
     }
 
-    /// Forgets that an owner has a dependent. Clients name owners as they like, so nothing stays of one that has no dependents.
+    /// Removes a dependent from its owner. Clients can name any owner, so an owner without dependents leaves no entry.
     fn forget(&mut self, owner: &str, dependent: &str) {
         if let Some(dependents) = self.dependents.get_mut(owner) {
             dependents.remove(dependent);
@@ -84,8 +84,8 @@ impl Graph {
     }
 }
 
-/// What could not be collected: how often, and when it is tried again. Others' changes do not make that earlier, or whoever has many
-/// objects that may not be deleted would have all of them tried at every write to the store.
+/// Objects that could not be collected: how often, and when to try again. Changes by other clients do not move that time forward.
+/// Otherwise a client with many undeletable objects would cause an attempt for all of them at every write to the store.
 #[derive(Default)]
 struct Retries(HashMap<Box<str>, (u32, Instant)>);
 
@@ -163,7 +163,7 @@ pub(super) async fn run(server: Arc<Server>) {
                     if !entry.head.owners.is_empty() || (entry.head.deleting && entry.head.finalizers) {
                         work.push_back(uid.clone());
                     }
-                    // A dependent that no longer blocks may free its owners.
+                    // A dependent that no longer blocks may release its owners.
                     if let Some(previous) = &event.previous {
                         work.extend(previous.head.owners.iter().map(|owner| owner.uid.clone()));
                     }
@@ -183,11 +183,11 @@ struct Collector {
     actor: Actor,
 }
 
-/// How an owner stands.
+/// The state of an owner.
 enum State {
     Solid,
     Absent,
-    /// Is being deleted and waits for its dependents.
+    /// It is being deleted and waits for its dependents.
     Waiting,
 }
 
@@ -196,7 +196,7 @@ impl Collector {
         self.actor.server()
     }
 
-    /// Looks at one object: does it wait for its dependents, and do its owners still want it?
+    /// Checks one object: does it wait for its dependents, and do its owners still exist?
     async fn process(&self, graph: &Graph, uid: &str) -> Result<(), String> {
         let Some((collection, name)) = graph.places.get(uid) else { return Ok(()) };
         let Some(entry) = self.server().store.get(collection, name).filter(|entry| *entry.head.uid == *uid)
@@ -236,7 +236,7 @@ impl Collector {
                 Some(State::Solid) => solid = true,
                 Some(State::Absent) => gone.push(owner.uid.clone()),
                 Some(State::Waiting) => waiting.push(owner.uid.clone()),
-                // A kind that nobody serves now: we cannot tell, so nothing happens.
+                // The kind is not served now, so the owner's state is unknown and nothing happens.
                 None => return Ok(()),
             }
         }
@@ -268,7 +268,7 @@ impl Collector {
         self.delete(kind, entry, policy).await
     }
 
-    /// A dependent that itself waits for this object must not hold it: take away its block.
+    /// A dependent that itself waits for this object must not block it: remove its block.
     async fn break_cycle(&self, graph: &Graph, registry: &Registry, entry: &Entry) -> Result<(), String> {
         for dependent in graph.dependents_of(&entry.head.uid) {
             let Some((kind, found)) = self.find(graph, registry, &dependent) else { continue };
@@ -292,14 +292,14 @@ impl Collector {
     fn state(&self, registry: &Registry, namespace: &str, owner: &Owner) -> Option<State> {
         let gvk = apimachinery::gvk::Gvk::from_api_version(&owner.api_version, &owner.kind);
         if registry.remotes().iter().any(|remote| remote.group == gvk.group) {
-            // Another server keeps it: that it is not here says nothing.
+            // Another server stores it: its absence here means nothing.
             return None;
         }
         let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind).or_else(|| {
             registry.kinds().find(|kind| kind.gvk.group == gvk.group && kind.gvk.kind == gvk.kind)
         })?;
         if kind.namespaced && namespace.is_empty() {
-            // A cluster-scoped object cannot belong to a namespaced one; upstream reports and leaves it.
+            // A cluster-scoped object cannot belong to a namespaced one; upstream reports this and leaves the object alone.
             return None;
         }
         let key = object::join_key(if kind.namespaced { namespace } else { "" }, &owner.name);
@@ -308,7 +308,7 @@ impl Collector {
         else {
             return Some(State::Absent);
         };
-        // Of an owner that cannot be read nothing is known, so nothing happens.
+        // If an owner cannot be read, its state is unknown, so nothing happens.
         let waits = entry.head.deleting
             && entry.head.finalizers
             && self.finalizers(kind, &entry).ok()?.iter().any(|f| f == FOREGROUND);
@@ -326,7 +326,7 @@ impl Collector {
         Some((kind_of(registry, collection)?, entry))
     }
 
-    /// Takes the owner out of its dependents, then lets it go.
+    /// Removes the owner from its dependents, then releases it.
     async fn orphan_dependents(
         &self,
         graph: &Graph,
@@ -343,7 +343,7 @@ impl Collector {
         self.remove_finalizer(kind, owner, ORPHAN).await
     }
 
-    /// Deletes the dependents; the owner goes when no blocking one is left.
+    /// Deletes the dependents; the owner is released when no blocking one is left.
     async fn delete_in_foreground(
         &self,
         graph: &Graph,
@@ -434,7 +434,7 @@ impl Collector {
         ignore_missing(result.map(|_| ()))
     }
 
-    /// Deletes what was looked at. A conflict is an error: it is to be looked at again.
+    /// Deletes the object that was checked. A conflict is an error: the object must be checked again.
     async fn delete(&self, kind: &Arc<Kind>, entry: &Entry, policy: &str) -> Result<(), String> {
         let (namespace, name) = object::split_key(&entry.name);
         let options = DeleteOptions {

@@ -1,7 +1,7 @@
-//! The controllers a control plane cannot do without, inside the server: they follow the store's own history
-//! instead of lists and watches, and write like any other client.
+//! The controllers that every control plane needs, inside the server: they follow the store's own history instead of lists and
+//! watches, and write like any other client.
 
-// Most of what is read here comes from outside. In tests a panic is how a failure is told.
+// Most input here comes from outside. In tests, a panic is how a failure is reported.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub(crate) mod accounts;
@@ -25,7 +25,7 @@ use crate::background;
 use crate::options::Options;
 use crate::server::Server;
 
-/// Starts those that are wanted; they end when the server stops.
+/// Starts the controllers that are configured; they end when the server stops.
 pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options) {
     run_apart(server, tasks, "definitions", definitions::run);
     let grace = options.namespace_grace;
@@ -44,7 +44,7 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options
     run(server, tasks, "compaction", move |server| compact(server, every));
 }
 
-/// Runs one until the server stops, whatever happens to it.
+/// Runs one controller until the server stops, and restarts it if it fails.
 pub(crate) fn run<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
 where
     F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
@@ -53,7 +53,7 @@ where
     tasks.spawn(supervision::run(server.clone(), name, controller));
 }
 
-/// The same beside the requests, for controllers that compute a lot.
+/// The same on the thread beside the requests, for controllers that compute a lot.
 fn run_apart<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
 where
     F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
@@ -62,7 +62,7 @@ where
     tasks.spawn_on(supervision::run(server.clone(), name, controller), background::settling());
 }
 
-/// Forgets history that is older than one interval, as clients expect of a server that compacts.
+/// Drops history that is older than one interval, as clients expect of a server that compacts.
 async fn compact(server: Arc<Server>, every: Duration) {
     let mut last = server.store.revision();
     loop {

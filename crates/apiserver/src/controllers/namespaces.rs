@@ -1,11 +1,11 @@
-//! Empties namespaces that are being deleted, then lets them go.
+//! Empties namespaces that are being deleted, then removes them.
 //!
-//! After a short grace pods go first, then everything else. What is held by finalizers is waited for; the namespace's conditions say
-//! what is left. Watches: everything, for what disappears from a dying namespace.
+//! After a short grace period, pods are deleted first, then everything else. Objects with finalizers are waited for; the
+//! namespace's conditions say what is left. Watches: everything, for objects that disappear from a dying namespace.
 //!
-//! Every server on an etcd does this, and each may be behind the others. So memory catches up before a namespace is looked at, and every
-//! write is bound to the very namespace or object that was seen: by the time it arrives, others may have finished the namespace and
-//! somebody may have made it anew. Nothing is created in it meanwhile; see [`crate::handlers::together`].
+//! Every server on an etcd does this, and each may lag behind the others. So memory catches up before a namespace is checked, and
+//! every write is bound to the namespace or object that was read: by the time it arrives, another server may have removed the
+//! namespace and a client may have created it again. Nothing is created in it meanwhile; see [`crate::handlers::together`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,20 +28,20 @@ use crate::object;
 use crate::registry::Kind;
 use crate::server::Server;
 
-/// What a service account or the root certificate of a namespace is called that every namespace of a member has.
+/// The names of the service account and the root certificate that every namespace of a member has.
 const FURNITURE: [(&str, &str); 2] = [("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")];
-/// Between two tries to empty a namespace when something failed.
+/// The pause before the next attempt to empty a namespace after a failure.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Follows the store. What is in a namespace is left alone for `grace` after the deletion, so that clients that look at it
-/// once more find it, as they do elsewhere. A namespace that holds nothing goes at once.
+/// Follows the store. Objects in a deleted namespace are left alone for `grace`, so that clients that read them once more find
+/// them, as on other servers. An empty namespace is removed at once.
 pub(super) async fn run(server: Arc<Server>, grace: Duration) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:namespace-controller");
     let after = server.store.revision();
     let Ok(mut watch) = server.store.watch_all(after) else { return };
     let deleting = server.store.snapshot("namespaces");
     let deleting = deleting.iter().filter(|entry| entry.head.deleting).map(|entry| entry.name.to_string());
-    // Whatever grace those had that were being deleted before the start, it is over.
+    // For namespaces that were being deleted before the start, the grace period is over.
     let mut dying: BTreeMap<String, Instant> = deleting.map(|name| (name, Instant::now())).collect();
     let mut work: BTreeSet<String> = dying.keys().cloned().collect();
     loop {
@@ -102,7 +102,7 @@ fn within<'a>(
     entries.take_while(move |entry| entry.name.starts_with(prefix))
 }
 
-/// Returns whether a namespace holds anything but what every namespace has.
+/// Returns whether a namespace contains any objects besides those that every namespace has.
 fn holds_anything(server: &Server, namespace: &str) -> bool {
     let prefix = format!("{namespace}/");
     let kinds = server.registry.load().stored_kinds();
@@ -115,7 +115,7 @@ fn holds_anything(server: &Server, namespace: &str) -> bool {
 
 enum Progress {
     Gone,
-    /// Something has to disappear first; its event wakes us.
+    /// Something must disappear first; its event wakes this controller.
     Waiting,
     Again,
 }
@@ -135,7 +135,7 @@ async fn empty(actor: &Actor, namespace: &str) -> Progress {
     };
     let mut kinds: Vec<Arc<Kind>> =
         registry.stored_kinds().into_iter().filter(|kind| kind.namespaced && kind.allows("delete")).collect();
-    // Pods may depend on what else is there while they end.
+    // Pods may need the other objects while they end.
     kinds.sort_by_key(|kind| &*kind.collection != "pods");
     let mut left = Left::default();
     for kind in &kinds {
@@ -170,7 +170,7 @@ async fn empty(actor: &Actor, namespace: &str) -> Progress {
     }
 }
 
-/// Returns a namespace without the finalizer that this controller takes care of, if it is the dying one that was seen.
+/// Returns a namespace without this controller's finalizer, if it is the dying one that was read.
 fn finalized(old: &Value, uid: &str) -> Option<Value> {
     is_dying(old, uid).then(|| {
         let mut new = old.clone();
@@ -185,7 +185,7 @@ fn is_dying(namespace: &Value, uid: &str) -> bool {
     namespace.uid() == uid && namespace.is_deleting()
 }
 
-/// Returns a collection with objects in a namespace whose definition another server serves already, and this one not yet.
+/// Returns a collection with objects in a namespace if its definition is served by another server, but not yet by this one.
 fn unserved(server: &Server, kinds: &[Arc<Kind>], namespace: &str) -> Option<String> {
     let prefix = format!("{namespace}/");
     server.store.snapshot(definitions::COLLECTION).iter().find_map(|definition| {
@@ -196,7 +196,7 @@ fn unserved(server: &Server, kinds: &[Arc<Kind>], namespace: &str) -> Option<Str
     })
 }
 
-/// Deletes these very objects.
+/// Deletes exactly these objects.
 async fn delete_all(actor: &Actor, kind: &Arc<Kind>, entries: &[Arc<object::Entry>], left: &mut Left) {
     let server = actor.server();
     for entry in entries {
@@ -314,7 +314,7 @@ impl Left {
     }
 }
 
-/// Sets conditions, keeping the time of those whose status is the same as before.
+/// Sets conditions, and keeps the time of those whose status does not change.
 fn with_conditions(old: &Value, conditions: &[Value], now: Timestamp) -> Value {
     let mut new = old.clone();
     for condition in conditions {

@@ -1,7 +1,8 @@
-//! Tells authors of ValidatingAdmissionPolicies which of their expressions cannot work on the kinds they are about.
+//! Tells authors of ValidatingAdmissionPolicies which of their expressions cannot work on the kinds that they match.
 //!
-//! Watches: ValidatingAdmissionPolicy. Writes: `status.typeChecking` and `status.observedGeneration`, once per generation. A policy
-//! is obeyed whatever is found: types are known of the kinds that its rules name, and of at most ten of them.
+//! Watches: ValidatingAdmissionPolicy. Writes: `status.typeChecking` and `status.observedGeneration`, once for each generation.
+//! The result does not affect whether a policy is enforced. Types are known only for the kinds that its rules name, and for at
+//! most ten of them.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::registry::{Registry, Source};
 use crate::server::Server;
 
 const POLICIES: &str = "validatingadmissionpolicies";
-/// So many kinds are looked at.
+/// How many kinds are checked at most.
 const KINDS: usize = 10;
 
 pub(super) async fn run(server: Arc<Server>) {
@@ -132,7 +133,7 @@ fn kinds(registry: &Registry, spec: &Value) -> Vec<Gvk> {
     found
 }
 
-/// Returns what is known of a kind's objects.
+/// Returns the known types of a kind's objects.
 fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
     let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind)?;
     if let Source::Custom(custom) = &kind.source {
@@ -153,7 +154,7 @@ fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
     Decl::of_schema(schema, true, &gvk.kind, &resolve)
 }
 
-/// Says why an expression cannot work on objects of one type. `params` is there for policies with parameters.
+/// Returns why an expression cannot work on objects of one type. `params` is given for policies with parameters.
 fn wrong(
     source: &str,
     spec: &Value,
@@ -174,7 +175,7 @@ fn wrong(
         let compiled = Program::compile_in(source, &scope).map_err(|error| error.report(source));
         compiled.map(|program| program.ty().clone())
     };
-    // Each variable may use those before it. One that cannot work can be anything.
+    // Each variable may use earlier ones. A variable that cannot work may have any type.
     let mut variables: Vec<(String, Type)> = Vec::new();
     for variable in list(spec, "variables") {
         let ty = judge(text(variable, "expression"), &variables).unwrap_or(Type::Dyn);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_on_a_kind_is_found_out() {
+    fn an_expression_that_cannot_work_on_a_kind_gets_a_warning() {
         let spec = json!({"variables": [{"name": "n", "expression": "object.spec.replicas"}]});
         let object = deployment();
         assert_eq!(wrong("object.spec.replicas > 1", &spec, &object, None), None);

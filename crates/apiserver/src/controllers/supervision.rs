@@ -1,7 +1,7 @@
-//! Keeps the server's own controllers going: one that panics is started again after a pause that grows, and until it has
-//! worked for a while everybody can see that it does not.
+//! Keeps the server's own controllers running: one that panics is restarted after a growing pause, and until it has worked for a
+//! while, its failure is visible.
 //!
-//! Told by: the log, `apiserver_controller_panics_total`, and a check of `/readyz` for each controller.
+//! It is reported by the log, by `apiserver_controller_panics_total`, and by a check of `/readyz` for each controller.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,15 +17,15 @@ use tokio::time::Instant;
 use crate::metrics::ControllerLabels;
 use crate::server::Server;
 
-/// Between two runs of a controller that ended by itself: it lost the history and starts over from the present state.
+/// The pause between two runs of a controller that ended by itself: it lost the history and starts over from the present state.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long to wait for what.
+/// The pauses between runs.
 #[derive(Debug, Clone, Copy)]
 struct Timing {
     /// After a panic, doubled with every further one.
     pause: Duration,
     longest_pause: Duration,
-    /// A controller that has run for so long after a panic works again.
+    /// A controller that runs this long after a panic counts as working again.
     stable: Duration,
 }
 
@@ -35,11 +35,11 @@ const TIMING: Timing = Timing {
     stable: Duration::from_secs(10),
 };
 
-/// From so many panics in a row on, the server says that it is not ready. A single one may be over with the next run, and is
-/// not worth it to send clients away.
+/// After this many panics in a row, the server is not ready. A single panic may not happen again, and is not a reason to send
+/// clients away.
 const LASTING: u32 = 3;
 
-/// How the controllers are doing.
+/// The state of the controllers.
 #[derive(Debug, Default)]
 pub struct Health {
     controllers: Mutex<BTreeMap<&'static str, State>>,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl Health {
-    /// Returns every controller, with why it does not work if it does not.
+    /// Returns every controller, with the reason if it does not work.
     pub(crate) fn checks(&self) -> Vec<(&'static str, Option<String>)> {
         let controllers = self.controllers.lock();
         let failure = |state: &State| {
@@ -71,7 +71,7 @@ impl Health {
         self.controllers.lock().insert(name, State::default());
     }
 
-    /// Notes a panic; returns how long to wait before the next run.
+    /// Counts a panic. Returns how long to wait before the next run.
     fn panicked(&self, name: &'static str, why: &str, timing: Timing) -> Duration {
         let mut controllers = self.controllers.lock();
         let state = controllers.entry(name).or_default();
@@ -81,7 +81,8 @@ impl Health {
     }
 }
 
-/// Returns what runs a controller until the server stops. From now on readiness lists it, even if its thread begins late.
+/// Returns a future that runs a controller until the server stops. Readiness lists it from now on, even if its thread starts
+/// late.
 pub(super) fn run<F, Fut>(
     server: Arc<Server>,
     name: &'static str,
@@ -125,7 +126,7 @@ async fn keep_running<Fut: Future<Output = ()>>(
 ) {
     health.started(name);
     loop {
-        // What a run leaves behind is not used by the next one, except for what is stored, which no panic leaves half-written.
+        // The next run uses nothing from the previous one except the store, and a panic leaves nothing half-written there.
         let began = Instant::now();
         let ended = {
             let mut run = std::pin::pin!(AssertUnwindSafe(async { controller().await }).catch_unwind());
@@ -171,7 +172,7 @@ mod tests {
         health.checks().into_iter().find(|(name, _)| *name == "c").expect("it is known").1
     }
 
-    /// Waits for a state; meanwhile the controller runs.
+    /// Waits for a state while the controller runs.
     async fn until(running: std::pin::Pin<&mut impl Future<Output = ()>>, wanted: impl Fn() -> bool) {
         let reached = async {
             while !wanted() {

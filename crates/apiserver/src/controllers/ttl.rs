@@ -58,7 +58,7 @@ fn note(due: &mut BTreeMap<Box<str>, Timestamp>, entry: &Entry) {
     }
 }
 
-/// Returns when a finished Job is to go.
+/// Returns when a finished Job must be deleted.
 fn ends(entry: &Entry) -> Option<Timestamp> {
     if entry.head.deleting {
         return None;
@@ -76,7 +76,7 @@ async fn delete(actor: &Actor, key: &str) {
     let server = actor.server();
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("batch", "v1", "jobs").cloned() else { return };
-    // Looked at again: the Job may have been replaced since.
+    // Read again: the Job may have been replaced since.
     let Some(entry) = server.store.get("jobs", key) else { return };
     if ends(&entry).is_none_or(|when| when > Timestamp::now()) {
         return;

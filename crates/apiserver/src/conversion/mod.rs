@@ -1,9 +1,9 @@
 //! Objects between the versions of their kind.
 //!
-//! Native kinds are converted by tables, custom ones by changing their `apiVersion`, unless their definition names a
-//! webhook. What a webhook converted is put back into the form of a stored entry, as if it had been stored in the wanted
-//! version: whoever lists, watches, selects or prints needs to know nothing of it. Conversions are remembered, since
-//! every watcher of a version asks for the same ones.
+//! Native kinds are converted by tables, custom ones by changing their `apiVersion`, unless their definition names a webhook. The
+//! result of a webhook is brought into the form of a stored entry, as if it had been stored in the requested version. So lists,
+//! watches, selectors and tables need no special case. Conversions are cached, since every watcher of a version needs the same
+//! ones.
 
 mod webhook;
 
@@ -23,16 +23,16 @@ use crate::server::Server;
 
 pub(crate) use webhook::Converter;
 
-/// Objects sent to a webhook at once: few calls for long lists, no document of many megabytes.
+/// How many objects are sent to a webhook at once: few calls for long lists, but no document of many megabytes.
 const AT_ONCE: usize = 500;
-/// Conversions that are remembered; each is as large as the object. When there are more, all are forgotten.
+/// How many conversions are cached; each is as large as its object. When there are more, the cache is emptied.
 const REMEMBERED: usize = 4096;
 
-/// Which conversion of what: definition as it is served, object as of a revision, wanted version. A definition that has
-/// changed asks its webhook anew, even after it changed back: the webhook may be another one by then.
+/// The key of a conversion: definition as served, object at a revision, requested version. A changed definition calls its webhook
+/// anew, even if it changed back: the webhook may be a different one by then.
 type Key = (Arc<str>, u64, Box<str>, u64, String);
 
-/// What webhooks have converted.
+/// The results of webhooks.
 #[derive(Debug, Default)]
 pub struct Cache(parking_lot::Mutex<HashMap<Key, Arc<Entry>>>);
 
@@ -50,7 +50,7 @@ impl Cache {
     }
 }
 
-/// Returns an object of one served version in another one of the same kind.
+/// Returns an object of one served version in another version of the same kind.
 pub(crate) async fn between(
     server: &Arc<Server>,
     from: &Kind,
@@ -135,7 +135,7 @@ pub(crate) async fn entry(
 /// An object as it goes into the store.
 pub(crate) struct Encoded {
     pub body: Bytes,
-    /// What a later reader gets to see, where that is not the object itself.
+    /// What later readers see, if it differs from the object itself.
     pub seen: Option<Value>,
     /// The schema the body was written under, see [`Kind::fingerprint`].
     pub schema: u32,
@@ -158,7 +158,7 @@ pub(crate) async fn encode(server: &Arc<Server>, kind: &Kind, object: &Value) ->
         return Ok(Encoded::plain(object::encode(&stored), kind));
     };
     let version = kind.storage.api_version();
-    // The version of a body that says none is the first that was ever stored.
+    // The version of a body without a version is the first one that was ever stored.
     let said = (custom.storage_version != custom.first_stored).then_some(version.as_str());
     if kind.storage == kind.gvk || custom.uniform && custom.conversion.is_none() {
         return Ok(Encoded::plain(object::encode_as(object, said), kind));
@@ -182,7 +182,7 @@ pub(crate) async fn encode(server: &Arc<Server>, kind: &Kind, object: &Value) ->
     Ok(Encoded { body, seen: Some(seen), schema: UNSETTLED })
 }
 
-/// Converts while the caller waits: field ownership is computed where nothing can be awaited.
+/// Converts while the caller blocks: field ownership is computed in code that cannot await.
 pub(crate) fn waiting(
     server: &Arc<Server>,
     custom: &Custom,
@@ -221,7 +221,7 @@ fn stored_api_version(custom: &Custom, entry: &Entry) -> String {
     format!("{}/{}", custom.group, custom.stored_version(entry))
 }
 
-/// Returns an object in the version it is stored in, as it would be read in that version.
+/// Returns an object in its storage version, as it would be read in that version.
 fn stored(kind: &Kind, custom: &Custom, entry: &Entry) -> Result<Value, Status> {
     let mut object = object::decode(&stored_api_version(custom, entry), &kind.gvk.kind, entry)?;
     custom.settle(custom.stored_version(entry), &mut object);

@@ -1,7 +1,7 @@
-//! Conversion webhooks of CustomResourceDefinitions: what is sent, what comes back, what is believed of it.
+//! Conversion webhooks of CustomResourceDefinitions: what is sent, what is returned, and how the result is checked.
 //!
-//! A webhook may change labels and annotations and everything outside of the metadata; the rest of the metadata is put
-//! back. Errors are in the words of kube-apiserver.
+//! A webhook may change labels, annotations and everything outside of the metadata; the rest of the metadata is restored. Errors
+//! are in kube-apiserver's words.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Converter {
     client: Result<Client, String>,
-    /// `v1` or `v1beta1`, the first one listed that we speak.
+    /// `v1` or `v1beta1`, the first listed one that we support.
     review_version: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ impl Converter {
         })
     }
 
-    /// Returns the objects, in their order, in the wanted version.
+    /// Returns the objects, in the same order, in the requested version.
     pub(crate) async fn convert(
         &self,
         server: &Server,
@@ -85,14 +85,14 @@ fn described(object: &Value) -> String {
     format!("{}, Kind={}", text("apiVersion"), text("kind"))
 }
 
-/// What is stored has no revision in it, and webhooks get to see what is stored.
+/// Stored objects have no revision in them, and webhooks see stored objects.
 fn without_revision(object: &Value) -> Value {
     let mut object = object.clone();
     object.metadata_mut().remove("resourceVersion");
     object
 }
 
-/// Reads the objects out of an answer.
+/// Reads the objects from an answer.
 fn returned(answer: &Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let response = answer.get("response").filter(|response| response.is_object());
     if version == "v1" {
@@ -152,7 +152,7 @@ fn checked(kind: &str, original: &Value, converted: Value, api_version: &str) ->
         .map_err(|why| format!("conversion webhook for {kind} returned invalid metadata: {why}"))
 }
 
-/// Puts the original's metadata back, but for labels and annotations.
+/// Restores the metadata of the original, except labels and annotations.
 fn restored(original: &Value, mut converted: Value) -> Result<Value, String> {
     let Some(given) = converted.get("metadata").cloned() else {
         return Err("missing metadata in converted object".to_owned());

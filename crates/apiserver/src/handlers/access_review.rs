@@ -1,7 +1,7 @@
-//! Reviews that ask who may do what: SubjectAccessReview, its local form and the one about oneself.
+//! Reviews of rights: SubjectAccessReview, its local form and the one about oneself.
 //!
-//! In: the question as the client wrote it. Out: what is wrong with it, or the status that answers it. Selectors are
-//! checked and, as roles say nothing about them, have no influence on the answer.
+//! In: the question as the client wrote it. Out: its errors, or the status that answers it. Selectors are validated, but do not
+//! influence the answer, since roles say nothing about them.
 
 use apimachinery::field::{self, Path};
 use apimachinery::names;
@@ -109,7 +109,7 @@ fn check_selector(selector: Option<&Value>, at: &Path, of_labels: bool, errors: 
                 &at.child("values"),
                 "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
             )),
-            // Operators of the future are passed over.
+            // Unknown operators of future versions are skipped.
             _ => {}
         }
         if of_labels {
@@ -185,7 +185,7 @@ pub(super) fn decide(server: &Server, context: &Context, kind: &Kind, review: &V
     status
 }
 
-/// How much of a selector makes sense.
+/// How much of a selector is valid.
 enum Understood {
     All,
     Some,

@@ -1,8 +1,8 @@
-//! Takes over an object from another API server as it was there: uid, times, generation, status, finalizers, a deletion in
-//! progress. Used when a whole control plane moves, by [`crate::internal::Actor::adopt`]; no request leads here.
+//! Takes over an object from another API server unchanged: uid, times, generation, status, finalizers, a deletion in progress.
+//! Used by [`crate::internal::Actor::adopt`] when a whole control plane moves; no request leads here.
 //!
-//! Nobody is asked and nothing is prepared: the other server has done both. An object whose uid changed on the way would no longer
-//! be the one that its dependents, its bindings and its copies in members name.
+//! There is no admission and no preparation: the other server has done both. If the uid changed, its dependents, its bindings and
+//! its copies in members would no longer refer to it.
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;
@@ -16,18 +16,18 @@ use crate::allocator;
 use crate::conversion;
 use crate::object;
 
-/// What became of an object that was to be taken over.
+/// The result of taking over an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adopted {
     Created,
-    /// Another one of that name was in its place.
+    /// It replaced another object with this name.
     Replaced,
-    /// It was there already, just so.
+    /// The same object already existed.
     Unchanged,
 }
 
 impl Target<'_> {
-    /// Stores an object as it is; one of the same name is replaced only if `replace` says so.
+    /// Stores an object unchanged. An existing one with the same name is replaced only if `replace` is set.
     pub(crate) async fn adopt(&self, mut object: Value, replace: bool) -> Result<Adopted, Status> {
         self.settle_namespace(&mut object)?;
         let name = object.name().to_owned();
@@ -71,7 +71,7 @@ impl Target<'_> {
             match self.server.store.commit_with(write, addresses).await {
                 Ok(_) if present.is_some() => return Ok(Adopted::Replaced),
                 Ok(_) => return Ok(Adopted::Created),
-                // Another write came first; it is looked at.
+                // Another write came first, so the object is read again.
                 Err(store::CommitError::Conflict { .. } | store::CommitError::Overtaken { .. }) => {}
                 Err(error) => return Err(commit_failure(error)),
             }

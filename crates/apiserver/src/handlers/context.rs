@@ -1,4 +1,4 @@
-//! One request on its way through the handlers.
+//! The context of one request in the handlers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
 use crate::local::Terms;
 
-/// Warnings of an answer are cut at 4096 characters, so that no more of them can be sent.
+/// The warnings of an answer are cut at 4096 characters in total; further ones are dropped.
 const MOST_WARNINGS: usize = 4097;
 
-/// What is known of a request besides its body.
+/// The facts about a request besides its body.
 #[derive(Debug)]
 pub struct Context {
     pub method: Method,
@@ -33,20 +33,20 @@ pub struct Context {
     pub headers: HeaderMap,
     pub user: Arc<User>,
     warnings: Mutex<Vec<String>>,
-    /// What admission has to say to the audit log.
+    /// Annotations of admission for the audit log.
     annotations: Mutex<BTreeMap<String, String>>,
-    /// The same, where the log keeps the content of requests.
+    /// The same, for logs that keep the content of requests.
     request_annotations: Mutex<BTreeMap<String, String>>,
-    /// When the client, or the server, has waited long enough.
+    /// When the request times out, for the client or for the server.
     deadline: Option<Instant>,
-    /// The client's connection, if it wants to speak another protocol on it.
+    /// The client's connection, if it wants to switch protocols.
     upgrade: Mutex<Option<OnUpgrade>>,
     pub terms: Terms,
-    /// How far the user's rights reach.
+    /// The reach of the user's rights.
     reach: Reach,
-    /// Somebody else has made sure of all the user's rights that this request needs.
+    /// Another component has already checked all rights that this request needs.
     pub(crate) vouched: bool,
-    /// The user that the answer is for.
+    /// The user who gets the answer.
     pub(crate) recipient: Recipient,
 }
 
@@ -70,11 +70,11 @@ impl Context {
         }
     }
 
-    /// Charges the user with memory that the answer takes beside its bytes, until what is returned is dropped; nothing is charged to
-    /// administrators.
+    /// Charges the user for memory that the answer takes in addition to its bytes, until the returned value is dropped.
+    /// Administrators are not charged.
     ///
     /// # Errors
-    /// If too much waits already to be read by the user.
+    /// If the user has already left too much unread.
     pub fn hold(&self, bytes: usize) -> Result<Option<Held>, Status> {
         match &self.recipient.account {
             Some(account) => account.hold(bytes).map(Some).ok_or_else(super::list::too_much_unsent),
@@ -82,25 +82,25 @@ impl Context {
         }
     }
 
-    /// Says who the answer is for.
+    /// Sets the user who gets the answer.
     pub(crate) fn with_recipient(mut self, recipient: Recipient) -> Self {
         self.recipient = recipient;
         self
     }
 
-    /// Says how far the user's rights reach.
+    /// Sets the reach of the user's rights.
     pub(crate) fn within(mut self, reach: Reach) -> Self {
         self.reach = reach;
         self
     }
 
-    /// Says that somebody else has made sure of the user's rights.
+    /// Notes that another component has checked the user's rights.
     pub(crate) fn vouched(mut self, vouched: bool) -> Self {
         self.vouched = vouched;
         self
     }
 
-    /// Returns the field selector of a list or a watch: what was asked for, within the user's rights.
+    /// Returns the field selector of a list or a watch: the requested one, restricted by the user's rights.
     pub(crate) fn field_selector(&self) -> Cow<'_, str> {
         let asked = self.query.text("fieldSelector");
         match &self.reach {
@@ -115,13 +115,13 @@ impl Context {
         self
     }
 
-    /// Says when the request will be given up.
+    /// Sets the deadline of the request.
     pub fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Returns how much time the request has left, if it does not have for ever.
+    /// Returns how much time the request has left, if it has a deadline.
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
@@ -132,7 +132,7 @@ impl Context {
         self
     }
 
-    /// Returns the client's connection, once, if it wants to switch protocols.
+    /// Returns the client's connection if it wants to switch protocols; only the first call gets it.
     pub fn take_upgrade(&self) -> Option<OnUpgrade> {
         self.upgrade.lock().take()
     }
@@ -141,7 +141,7 @@ impl Context {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Adds a warning to the answer; equal ones are sent once. What could not be sent any more is dropped.
+    /// Adds a warning to the answer; equal ones are sent once. A warning that would exceed the limit is dropped.
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
@@ -150,12 +150,12 @@ impl Context {
         }
     }
 
-    /// Notes something for the audit log; the first word counts.
+    /// Adds an annotation for the audit log; the first value of a key counts.
     pub fn annotate(&self, key: &str, value: String) {
         self.annotations.lock().entry(key.to_owned()).or_insert(value);
     }
 
-    /// As [`Context::annotate`], for what shows the content of a request: only a log that keeps it gets this.
+    /// As [`Context::annotate`], for annotations with content of the request: only a log that keeps content gets them.
     pub fn annotate_request(&self, key: &str, value: String) {
         self.request_annotations.lock().entry(key.to_owned()).or_insert(value);
     }
@@ -191,7 +191,7 @@ impl Context {
         Ok(accepted)
     }
 
-    /// Returns who writes, for the record of field ownership.
+    /// Returns the field manager.
     pub fn field_manager(&self) -> String {
         let manager = self.query.text("fieldManager");
         if !manager.is_empty() {
@@ -203,7 +203,7 @@ impl Context {
     }
 }
 
-/// What to do about fields that no one knows and keys that stand twice.
+/// How to handle unknown fields and repeated keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -211,7 +211,7 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// The options that every write takes from its query.
+/// The query options that every write has.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
     pub dry_run: bool,
@@ -301,7 +301,7 @@ fn is_printable(c: char) -> bool {
     !c.is_control() && (c == ' ' || !c.is_whitespace())
 }
 
-/// The body of a request, read as a whole.
+/// The complete body of a request.
 pub type RequestBody = Bytes;
 
 #[cfg(test)]

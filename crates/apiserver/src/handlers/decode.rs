@@ -1,7 +1,7 @@
 //! From the bytes of a request to an object in canonical form.
 //!
-//! What comes out has kind and version, no unknown field, and every default. What was wrong but tolerable is
-//! reported as warnings or refused, as the client asked.
+//! The result has kind and version, no unknown field, and every default. Tolerable faults are reported as warnings or refused, as
+//! the client asked.
 
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
@@ -13,10 +13,10 @@ use serde_json::Value;
 use super::context::{Context, FieldValidation};
 use crate::registry::{Kind, Source};
 
-/// The envelope that protobuf bodies start with.
+/// The envelope with which protobuf bodies start.
 const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
-/// Decodes a request body that holds an object of `expected`, or of a kind of a subresource.
+/// Decodes a request body with an object of `expected`, or of the kind of a subresource.
 pub fn object(
     context: &Context,
     kind: &Kind,
@@ -51,17 +51,17 @@ pub fn object(
         return Ok(value);
     }
     let (typed, yaml) = (!kind.is_custom() || *expected != kind.gvk, content_type.ends_with("yaml"));
-    // What is read from YAML is the JSON that it stands for, whose keys are sorted.
+    // YAML is converted to JSON first, whose keys are sorted.
     let document = if typed && yaml { Bytes::from(value.to_string()) } else { body.clone() };
     let unknown =
         accept(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
     if typed && !yaml {
-        // What stands in an unknown field is not read, hence not told either.
+        // The content of an unknown field is not read, so it is not reported either.
         problems.retain(|problem| !unknown.iter().any(|path| repeats_within(problem, path)));
     }
     let repeated = problems.len();
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
-    // Typed objects are checked while they are read; repetitions in YAML are found before that.
+    // Typed objects are checked while they are read; repeated keys in YAML are found before that.
     if typed {
         let from = if yaml { repeated } else { 0 };
         apimachinery::json::sort_complaints(&document, &mut problems[from..]);
@@ -75,7 +75,7 @@ pub fn object(
     Ok(value)
 }
 
-/// Says whether a complaint (`duplicate field "a.b"`) is about a field or something inside of it.
+/// Returns whether a complaint (`duplicate field "a.b"`) concerns a field or something inside it.
 fn repeats_within(problem: &str, path: &str) -> bool {
     let rest = problem.strip_prefix("duplicate field \"").and_then(|rest| rest.strip_prefix(path));
     rest.is_some_and(|rest| rest.starts_with(['"', '.', '[']))
@@ -95,8 +95,8 @@ pub fn report(context: &Context, validation: FieldValidation, problems: Vec<Stri
     }
 }
 
-/// As [`canonicalise`], for what a client sent: custom resources lose nulls that mean nothing. What admission makes of an
-/// object keeps them, as upstream, and they are an error there. Empty lists are left where they have an owner.
+/// As [`canonicalise`], for objects from clients: meaningless nulls are dropped from custom resources. Objects from admission
+/// keep them, as upstream, where they are an error. Empty lists are kept if they have an owner.
 pub fn accept(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, String> {
     if let Source::Custom(custom) = &kind.source
         && *gvk == kind.gvk
@@ -109,12 +109,12 @@ pub fn accept(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, 
     Ok(unknown)
 }
 
-/// Brings an object into canonical form and applies the defaults; returns the unknown fields that were dropped.
+/// Brings an object into canonical form and applies the defaults. Returns the unknown fields that were dropped.
 pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, String> {
     match &kind.source {
         Source::Custom(custom) if *gvk == kind.gvk => custom.canonicalise(gvk, value),
         _ => {
-            // An empty list ends the tracking of fields; otherwise it means what no list means.
+            // An empty list ends the tracking of fields; otherwise it is equivalent to no list.
             let untracked = value
                 .pointer("/metadata/managedFields")
                 .is_some_and(|list| list == &Value::Array(Vec::new()));
@@ -125,7 +125,7 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
             native::defaults::apply(gvk, value);
             Kind::complete(gvk, value);
             if *gvk == kind.gvk && kind.storage != kind.gvk {
-                // Some defaults exist only in the version that is stored.
+                // Some defaults exist only in the storage version.
                 kind.to_storage(value);
                 native::defaults::apply(&kind.storage, value);
                 kind.from_storage(value);
@@ -139,7 +139,7 @@ fn parse_json(kind: &Kind, expected: &Gvk, body: &Bytes) -> Result<(Value, Vec<S
     match apimachinery::json::read(body) {
         Ok(parsed) => {
             let problems = parsed.complaints();
-            // To Go, null is an object to which nothing was written.
+            // For Go, null is an object to which nothing was written.
             let value = if parsed.value.is_null() && !kind.is_custom() {
                 Value::Object(Default::default())
             } else {
@@ -181,8 +181,8 @@ fn parse_protobuf(expected: &Gvk, body: &Bytes) -> Result<Value, Status> {
     Ok(value)
 }
 
-/// Checks that the body says what the endpoint is about; a native body may leave it out. Returns what a custom resource says it is,
-/// if that is something else.
+/// Checks that the body has the kind of the endpoint; a native body may leave it out. Returns the kind that a custom resource
+/// claims, if it differs.
 fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> Result<Option<Gvk>, Status> {
     let Some(fields) = value.as_object_mut() else {
         let what = json_kind(value);
@@ -283,7 +283,7 @@ fn other_version(given: &Gvk, expected: &Gvk) -> Status {
     ))
 }
 
-/// Names the unknown fields of a custom resource of another kind or version.
+/// Returns the unknown fields of a custom resource of another kind or version.
 pub fn unknown_in(kind: &Kind, given: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
     match &kind.source {
         Source::Custom(custom) => custom.unknown_in(given, object),
@@ -291,7 +291,7 @@ pub fn unknown_in(kind: &Kind, given: &Gvk, object: &mut Value) -> Result<Vec<St
     }
 }
 
-/// Refuses a custom resource of another kind or version: to upstream it is of any kind until it is validated.
+/// Refuses a custom resource of another kind or version: upstream accepts any kind until validation.
 pub fn validate_type(kind: &Kind, object: &Value) -> Result<(), Status> {
     if !kind.is_custom() {
         return Ok(());
@@ -322,7 +322,7 @@ fn go_package(gvk: &Gvk) -> &str {
     &gvk.version
 }
 
-/// Returns the name of the Go package that holds a native kind inside of kube-apiserver, which shows in some messages.
+/// Returns the name of the Go package of a native kind inside kube-apiserver, which appears in some messages.
 pub fn go_internal_package(gvk: &Gvk) -> &str {
     match gvk.group.as_str() {
         "" | "events.k8s.io" => "core",
@@ -362,7 +362,7 @@ fn unrecognised_custom(expected: &Gvk, error: &str, body: &Bytes) -> Status {
     ))
 }
 
-/// Shows the start of a body: text if it looks like JSON, hex otherwise.
+/// Formats the start of a body: as text if it looks like JSON, otherwise in hex.
 fn summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let more = if body.len() > SHOWN { " ..." } else { "" };

@@ -161,7 +161,7 @@ impl DeleteOptions {
         self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
     }
 
-    /// Returns what the common path of writes has to know.
+    /// Returns the parameters for the common path of writes.
     pub fn for_write(&self) -> WriteOptions {
         WriteOptions {
             dry_run: self.is_dry_run(),
@@ -184,9 +184,9 @@ fn decode_protobuf(body: &Bytes) -> Result<Value, Status> {
 /// The state after a deletion.
 #[derive(Debug)]
 pub enum Deleted {
-    /// Gone at once; the last state carries the revision of the deletion.
+    /// It was removed at once; the last state has the revision of the deletion.
     Gone(Value),
-    /// Marked; finalizers or a grace period hold it.
+    /// It was marked; finalizers or a grace period delay its removal.
     Pending(Value),
 }
 
@@ -201,7 +201,7 @@ impl Deleted {
         }
     }
 
-    /// Returns what the client is answered: the object or a Status.
+    /// Returns the answer for the client: the object or a Status.
     pub fn answer(self, kind: &Kind) -> Value {
         match self {
             Self::Pending(object) => object,
@@ -269,7 +269,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 let encoded = conversion::encode(server, kind, &new).await?;
                 let expected = store::Expect::Revision(entry.modified);
                 let committed = target.commit(Commit {
-                    // The object stays for now, so plug-ins that count it, such as quotas, still do.
+                    // The object remains for now, so plug-ins that count it, such as quotas, still count it.
                     operation: Operation::Update,
                     name: target.name,
                     object: Some(&mut new),
@@ -298,7 +298,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                     Some(revision) => {
                         let mut last = old;
                         if kind.is_marked_before_removal() {
-                            // A pod is always deleted by way of a mark, however short its grace.
+                            // A pod is always marked before it is removed, however short its grace period is.
                             mark(&mut last, Timestamp::now());
                         }
                         object::stamp(&mut last, &kind.api_version, &kind.gvk.kind, Some(revision));
@@ -311,8 +311,8 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     }
 }
 
-/// Deletes an object that cannot be read: admission cannot check it, and its finalizers are unknown. This
-/// needs a separate right.
+/// Deletes an object that cannot be read: admission cannot check it, and its finalizers are unknown. This requires a separate
+/// right.
 async fn remove_undecodable(
     target: &Target<'_>,
     entry: &Arc<Entry>,
@@ -329,7 +329,7 @@ async fn remove_undecodable(
     Ok(Some(Deleted::Gone(last)))
 }
 
-/// Marks an object as deleted without grace.
+/// Marks an object as deleted, without a grace period.
 fn mark(object: &mut Value, now: Timestamp) {
     let metadata = object.metadata_mut();
     if !metadata.contains_key("deletionTimestamp") {
@@ -384,7 +384,7 @@ fn check_preconditions(
     if let Some(uid) = &preconditions.uid
         && **uid != *entry.head.uid
     {
-        // Namespaces are deleted in a way of their own upstream, which shows in the words.
+        // Upstream deletes namespaces in a special way, which shows in the message.
         return Err(if kind.is_namespace() {
             Status::conflict(
                 &kind.resource,
@@ -412,10 +412,10 @@ fn check_preconditions(
     Ok(())
 }
 
-/// What a deletion has to do to an object now.
+/// What a deletion must do to an object now.
 #[derive(Debug, PartialEq)]
 enum Plan {
-    /// Already marked, nothing new.
+    /// It is already marked, and nothing changes.
     Nothing,
     Mark(Value),
     Remove,
@@ -462,7 +462,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
     if new == *old { Plan::Nothing } else { Plan::Mark(new) }
 }
 
-/// Adds or removes the finalizers that stand for a propagation policy.
+/// Adds or removes the finalizers that represent a propagation policy.
 fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<String> {
     let mut finalizers = old.finalizers();
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -493,8 +493,8 @@ fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<S
     finalizers
 }
 
-/// Deletes every object that a list with the same options would show; returns what that list shows. Of the objects only the stored bytes
-/// are kept, which the history of the store holds as well.
+/// Deletes every object that a list with the same options would contain; returns that list. Only the stored bytes of the objects
+/// are kept, which the history of the store also holds.
 pub async fn delete_collection(
     server: &Arc<Server>,
     context: &Context,
@@ -503,7 +503,7 @@ pub async fn delete_collection(
     options: &DeleteOptions,
 ) -> Result<Page, Status> {
     let mut page = super::list::page(server, context, kind, namespace, false).await?;
-    // A user who has not read earlier answers is told so before anything is deleted. The answer is charged when it is made.
+    // A user with too many unread answers gets an error before anything is deleted. The answer is charged when it is created.
     drop(context.hold(0)?);
     let write = options.for_write();
     for entry in &page.entries {
@@ -515,7 +515,7 @@ pub async fn delete_collection(
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
-        // A dry run waits for nothing: others want to go on, too.
+        // A dry run does not wait for anything, so it yields to other tasks here.
         tokio::task::yield_now().await;
     }
     if options.ignore_read_error == Some(true) {

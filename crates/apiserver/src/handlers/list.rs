@@ -28,13 +28,13 @@ use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
 use crate::server::Server;
 
-/// Lists are sent in pieces of about this size, so that no list is in memory as a whole.
+/// Lists are sent in pieces of about this size, so that no list is completely in memory.
 const PIECE: usize = 64 * 1024;
 
-/// From here on, making a list as a whole is left to the thread that yields to all others.
+/// From this size on, a list that is built as a whole is built on the thread that yields to all others.
 const LARGE: usize = 512 * 1024;
 
-/// The old watch path names one object, and the caller was let in for that one alone. A selector beside it must name the same one.
+/// The old watch path names one object, and the caller was authorised for that object only. A selector must name the same one.
 fn within_name(context: &Context, fields: FieldSelector) -> Result<FieldSelector, Status> {
     let name = context.info.name.as_str();
     if context.info.verb != "watch" || name.is_empty() {
@@ -49,7 +49,7 @@ fn within_name(context: &Context, fields: FieldSelector) -> Result<FieldSelector
     Ok(if named { fields } else { fields.and("metadata.name", name) })
 }
 
-/// Which objects of a collection a request is about.
+/// The objects of a collection that a request selects.
 #[derive(Debug, Clone)]
 pub struct Selection {
     pub namespace: String,
@@ -70,7 +70,7 @@ impl Selection {
         Ok(Self { namespace: namespace.to_owned(), labels, fields })
     }
 
-    /// Says whether everything in the namespace (or everywhere) is meant.
+    /// Returns whether everything in the namespace (or everywhere) is selected.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_empty()
     }
@@ -79,12 +79,12 @@ impl Selection {
         self.namespace.is_empty() || object::split_key(key).0 == self.namespace
     }
 
-    /// Says whether more than names and labels has to be read to decide what is selected.
+    /// Returns whether the selection depends on more than names and labels.
     pub fn reads_bodies(&self) -> bool {
         self.fields.terms().iter().any(|term| !matches!(&*term.field, "metadata.name" | "metadata.namespace"))
     }
 
-    /// Says whether an object can be selected, as far as namespace and labels go.
+    /// Returns whether an object can be selected, as far as namespace and labels are concerned.
     pub fn matches_head(&self, entry: &Entry) -> bool {
         self.in_namespace(&entry.name) && self.labels.matches(&entry.head)
     }
@@ -97,7 +97,7 @@ impl Selection {
             return true;
         }
         self.matches_fields(kind, object::split_key(&entry.name), || {
-            // An object that cannot be read has no field that could be selected by.
+            // An unreadable object has no fields to select by.
             let Ok(mut object) = object::decode(&kind.api_version, &kind.gvk.kind, entry) else {
                 return Value::Null;
             };
@@ -108,7 +108,7 @@ impl Selection {
         })
     }
 
-    /// Says whether the fields of an object are selected. The object is read only for fields that are not in its names.
+    /// Returns whether the fields of an object are selected. The object is read only for fields other than its names.
     pub fn matches_fields(
         &self,
         kind: &Kind,
@@ -127,7 +127,7 @@ impl Selection {
         })
     }
 
-    /// Takes the selected objects up to a limit (0 is none); says whether there are more.
+    /// Takes the selected objects up to a limit (0 for none). Returns whether there are more.
     fn choose<'a>(
         &self,
         kind: &Kind,
@@ -148,7 +148,7 @@ impl Selection {
         (chosen, false)
     }
 
-    /// Walks the part of a snapshot that can hold selected objects, from after `start` on.
+    /// Walks the part of a snapshot that can contain selected objects, after `start`.
     fn walk<'a>(
         &self,
         snapshot: &'a store::Snapshot<Head>,
@@ -231,7 +231,7 @@ fn field_labels(kind: &Kind) -> FieldLabels {
         .map_or(FieldLabels::Default, |resource| resource.fields)
 }
 
-/// Which state of the world a list shows.
+/// The state that a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Latest,
@@ -266,7 +266,7 @@ pub async fn list(
     send(server, context, kind, page, accepted).await
 }
 
-/// Answers with what a list shows: in pieces if it can be, or else as a whole that the user is charged with.
+/// Answers with the content of a list: in pieces if possible, otherwise as a whole, for which the user is charged.
 pub async fn send(
     server: &Arc<Server>,
     context: &Context,
@@ -299,7 +299,7 @@ pub async fn send(
     self::whole(server, context, size, whole).await
 }
 
-/// Does something for the caller that takes a while, when it is the caller's turn, and counts it.
+/// Runs long work for the caller when it is the caller's turn, and charges it.
 pub async fn off_the_workers<T: Send + 'static>(
     server: &Server,
     context: &Context,
@@ -308,8 +308,8 @@ pub async fn off_the_workers<T: Send + 'static>(
     server.limits.in_background(Work::List, &context.user, 1, async move { make() }).await
 }
 
-/// Makes a large answer that cannot be sent in pieces. That takes a while, and as much memory as the answer has bytes: it is charged
-/// to the user before it is made. Others of the same user may have been made since this one was let in.
+/// Builds a large answer that cannot be sent in pieces. This takes a while, and as much memory as the answer has bytes, so the
+/// user is charged before. Other answers of the same user may have been built since this one was admitted.
 pub async fn whole(
     server: &Server,
     context: &Context,
@@ -327,12 +327,12 @@ pub async fn whole(
     off_the_workers(server, context, made).await?
 }
 
-/// The answer to a user who has not read its earlier answers.
+/// The answer for a user with too many unread answers.
 pub(crate) fn too_much_unsent() -> Status {
     Status::too_many_requests("too many bytes are waiting to be read by this user", 1)
 }
 
-/// Makes a list as a whole.
+/// Builds a list as a whole.
 fn document(
     server: &Server,
     kind: &Kind,
@@ -367,13 +367,13 @@ fn document(
     })
 }
 
-/// What a list shows: the objects, and what its metadata say about the rest.
+/// The content of a list: the objects, and its metadata about the rest.
 pub struct Page {
     pub entries: Vec<Arc<Entry>>,
     pub metadata: Value,
 }
 
-/// Finds what a list with the options of this request shows.
+/// Finds the content of a list with the options of this request.
 pub async fn page(
     server: &Arc<Server>,
     context: &Context,
@@ -405,7 +405,7 @@ pub async fn page(
     };
     let revision = snapshot.revision();
     let everything = selection.is_everything();
-    // Fields are selected in the version that was asked for, so that what a webhook converts has to be converted first.
+    // Fields are selected in the requested version, so objects that a webhook converts must be converted first.
     let converted = if selection.reads_bodies() && kind.is_converted() {
         let candidates: Vec<Arc<Entry>> = selection
             .walk(&snapshot, start.as_deref())
@@ -428,7 +428,7 @@ pub async fn page(
     let (mut entries, rest) = if read < LARGE {
         selection.choose(kind, candidates, limit)
     } else {
-        // Every object is decoded to look at its fields, and others must not wait for that.
+        // Every object is decoded for its fields, and other requests must not wait for that.
         let candidates: Vec<Arc<Entry>> = candidates.cloned().collect();
         let (selection, kind) = (selection.clone(), kind.clone());
         off_the_workers(server, context, move || selection.choose(&kind, candidates.iter(), limit)).await?
@@ -458,7 +458,7 @@ fn number(context: &Context, key: &str) -> Result<Option<i64>, Status> {
     }
 }
 
-/// Checks the options that only make sense together.
+/// Checks options that are valid only in certain combinations.
 pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
     let version = context.query.text("resourceVersion");
     let matching = context.query.text("resourceVersionMatch");
@@ -523,7 +523,7 @@ pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors)) }
 }
 
-/// Finds where a list starts: at which revision, after which name.
+/// Finds the start of a list: at which revision, after which name.
 fn page_start(
     server: &Server,
     context: &Context,
@@ -562,12 +562,12 @@ fn page_start(
     Ok((at, None))
 }
 
-/// The version of a list is not known any more.
+/// The version of a list is too old.
 pub fn expired() -> Status {
     Status::expired("The resourceVersion for the provided list is too old.")
 }
 
-/// The version of the pages of a list is not known any more; the token goes on nevertheless.
+/// The version of the pages of a list is too old; the token can be used to continue anyway.
 pub fn expired_page(token: String) -> Status {
     let mut status = Status::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
@@ -576,7 +576,7 @@ pub fn expired_page(token: String) -> Status {
     status
 }
 
-/// Makes the token for the page after the object called `last` in its collection.
+/// Returns the token for the page after the object called `last` in its collection.
 fn continue_token(revision: i64, last: &str, namespace: &str) -> String {
     let relative =
         if namespace.is_empty() { last } else { last.split_once('/').map_or(last, |(_, name)| name) };
@@ -634,7 +634,7 @@ struct ItemPieces {
     kind: Arc<Kind>,
     entries: std::vec::IntoIter<Arc<Entry>>,
     first: bool,
-    /// The start of the document until it is sent; `None` after the end.
+    /// The beginning of the document until it is sent; `None` after the end.
     state: Option<String>,
 }
 
@@ -671,8 +671,8 @@ impl Iterator for ItemPieces {
     }
 }
 
-/// Pieces of a document, compressed while they are sent: a list of any size takes the memory of a few pieces, and nobody waits until
-/// the whole is compressed.
+/// Pieces of a document, compressed while they are sent: a list of any size takes the memory of a few pieces, and the client does
+/// not wait until the whole list is compressed.
 struct Compressed<I> {
     pieces: I,
     /// `None` after the end.
@@ -680,7 +680,7 @@ struct Compressed<I> {
 }
 
 impl<I> Compressed<I> {
-    /// So many pieces are compressed before something is sent, however little comes of them.
+    /// After this many pieces something is sent, however small it is.
     const AT_ONCE: usize = 8;
 
     fn new(pieces: I) -> Self {
@@ -703,7 +703,7 @@ impl<I: Iterator<Item = Bytes>> Iterator for Compressed<I> {
             }
         }
         if encoder.get_ref().is_empty() {
-            // An empty piece could be taken for the end.
+            // An empty piece could be mistaken for the end.
             encoder.flush().expect("memory takes what is written");
         }
         let sent = std::mem::take(encoder.get_mut());
@@ -750,7 +750,7 @@ pub async fn get(
     answer(server, context, kind, 200, object, accepted)
 }
 
-/// What the endpoints of one object can answer with.
+/// The representations that endpoints of one object offer.
 pub fn object_offer(kind: &Kind) -> Offer {
     Offer {
         protobuf: !kind.is_custom(),
@@ -796,7 +796,7 @@ mod tests {
     #[test]
     fn a_list_is_compressed_piece_by_piece() {
         use std::io::Read as _;
-        // Text that shrinks to nothing, and noise that does not shrink at all.
+        // Text that compresses to almost nothing, and noise that does not compress at all.
         let mut noise = 1_u64;
         let mut next = || {
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Requests for resources: routing to the verbs, and everything the verbs share.
+//! Requests for resources: routing to the verbs, and code that all verbs share.
 
 mod access_review;
 pub mod adopt;
@@ -31,9 +31,9 @@ use crate::http::respond;
 use crate::registry::{ANY, Kind};
 use crate::server::Server;
 
-/// The largest request body that is read.
+/// The largest accepted request body.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
-/// Answers from this size on are compressed for clients that take it.
+/// Answers of at least this size are compressed for clients that accept it.
 pub const GZIP_FROM: usize = 128 * 1024;
 
 /// Answers a request for a resource.
@@ -56,7 +56,7 @@ pub async fn resource(server: &Arc<Server>, context: &Context, body: Bytes) -> R
     }
 }
 
-/// Why a request is not answered with what it asked for.
+/// Why a request has no ordinary answer.
 pub enum Failure {
     Status(Box<Status>),
     /// The plain-text 404 of paths that no group claims.
@@ -69,7 +69,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// Answers for a resource that has no kind of its own, if one stands for all of its group version.
+/// Answers for a resource without a kind of its own, if one kind stands for all resources of its group version.
 async fn anything(
     server: &Arc<Server>,
     context: &Context,
@@ -193,7 +193,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
                 options: &write,
             };
             let deleted = delete::delete(&target, &options).await?;
-            // The other ways to delete in time are answered with 200 for the sake of old clients.
+            // Other combinations of delete options answer 200, for old clients.
             let accepted_only = deleted.is_pending() && options.orphan_dependents == Some(false);
             let code = if accepted_only { 202 } else { 200 };
             list::answer(server, context, &kind, code, deleted.answer(&kind), accepted)?
@@ -233,7 +233,7 @@ async fn create(
     list::answer(server, context, kind, 201, shown(context, outcome.object), accepted)
 }
 
-/// Returns what an answer to a write contains of the object.
+/// Returns the object as the answer to a write contains it.
 fn shown(context: &Context, mut object: serde_json::Value) -> serde_json::Value {
     if !context.terms.ownership {
         object.metadata_mut().remove("managedFields");
@@ -277,7 +277,7 @@ async fn subresource(
         if !kind.is_custom() {
             return Err(Status::no_such_route().into());
         }
-        // What a definition cannot declare, somebody else may serve.
+        // Another component may serve what a definition cannot declare.
         let served = server.extensions.subresource(server, context, kind, namespace, body).await;
         return Ok(served.unwrap_or_else(|| Err(Status::not_found(&kind.resource, &info.name)))?);
     };
@@ -327,7 +327,7 @@ async fn subresource(
     }
 }
 
-/// Returns a Scale in the shape that the client wants.
+/// Returns a Scale in the representation that the client wants.
 fn shown_scale(
     context: &Context,
     kind: &Kind,
@@ -370,7 +370,7 @@ fn without_pods(server: &Server, context: &Context, kind: &Kind, namespace: &str
     Status::new(501, "NotImplemented", message)
 }
 
-/// Says whether the client takes compressed answers.
+/// Returns whether the client accepts compressed answers.
 pub fn wants_gzip(context: &Context) -> bool {
     context
         .header(header::ACCEPT_ENCODING)

@@ -1,4 +1,4 @@
-//! Kinds that are answered, not stored: who am I, may I, whose token is this.
+//! Kinds that are answered and not stored: "who am I", "may I", and "whose token is this".
 
 use std::sync::Arc;
 
@@ -122,12 +122,12 @@ pub async fn answer(
     Ok(respond::value(201, &document, accepted))
 }
 
-/// Returns an answer that repeats nothing of the question.
+/// Returns an answer that does not repeat the question.
 fn fresh(kind: &Kind, metadata: Value, status: Value) -> Value {
     json!({"kind": kind.gvk.kind, "apiVersion": kind.api_version, "metadata": metadata, "status": status})
 }
 
-/// Says whose the token is. What else the client wrote into the status stays, as upstream.
+/// Fills in the owner of the token. The rest of the status that the client wrote remains, as upstream.
 async fn token_review(server: &Server, review: &mut Value) {
     let token = pointer::owned(review, "/spec/token");
     let mut audiences = pointer::texts(review, "/spec/audiences");

@@ -23,7 +23,7 @@ pub fn gvk() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
 }
 
-/// Where the numbers of a scalable object stand.
+/// Where the numbers of a scalable object are.
 #[derive(Debug, Clone)]
 pub struct Paths {
     pub spec: String,
@@ -46,7 +46,7 @@ fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     object.pointer(&path.replace('.', "/"))
 }
 
-/// Checks the wanted number of replicas of a custom resource.
+/// Checks the requested number of replicas of a custom resource.
 pub fn check_spec(paths: &Paths, object: &Value) -> field::Errors {
     check_count(&paths.spec, object).into_iter().collect()
 }
@@ -76,7 +76,7 @@ fn check_count(path: &str, object: &Value) -> Option<field::Error> {
     }
 }
 
-/// Says, in upstream's words, what is wrong with the type of a value or of an object on the way to it.
+/// Returns, in upstream's words, what is wrong with the type of a value or of an object on the path to it.
 fn mistyped(object: &Value, path: &str, wanted: &str, is_wanted: fn(&Value) -> bool) -> Option<String> {
     let parts: Vec<&str> = path.trim_start_matches('.').split('.').collect();
     let complain = |parts: &[&str], value: &Value, wanted: &str| {
@@ -97,7 +97,7 @@ fn mistyped(object: &Value, path: &str, wanted: &str, is_wanted: fn(&Value) -> b
     if is_wanted(here) { None } else { complain(&parts, here, wanted) }
 }
 
-/// Sets a value; objects on the way to it are made where there is nothing, and only there.
+/// Sets a value. Missing objects on the path are created.
 fn set(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     let parts: Vec<&str> = path.trim_start_matches('.').split('.').collect();
     let mut here = object;
@@ -113,7 +113,7 @@ fn set(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives an object the number of replicas of a Scale.
+/// Sets the number of replicas of an object to that of a Scale.
 pub fn set_replicas(kind: &Kind, object: &mut Value, scale: &Value) -> Result<(), Status> {
     let path = paths(kind).spec;
     let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
@@ -123,11 +123,11 @@ pub fn set_replicas(kind: &Kind, object: &mut Value, scale: &Value) -> Result<()
     Ok(())
 }
 
-/// What stands in the Scale of a custom resource that does not say how many replicas it wants, while it is being changed:
-/// the smallest number of 32 bits, as upstream. A change has to replace it.
+/// The value in the Scale of a custom resource without a number of replicas while it is being changed: the smallest 32-bit
+/// number, as upstream. A change must replace it.
 const UNSET: i64 = i32::MIN as i64;
 
-/// Returns the Scale of an object as a GET shows it: a custom resource has to say how many replicas it wants.
+/// Returns the Scale of an object for a GET: a custom resource must have a number of replicas.
 pub fn shown(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let paths = paths(kind);
     let scale = of(kind, object)?;
@@ -137,7 +137,7 @@ pub fn shown(kind: &Kind, object: &Value) -> Result<Value, Status> {
     Ok(scale)
 }
 
-/// Returns the Scale of an object; a number that is not there counts as zero.
+/// Returns the Scale of an object; a missing number counts as zero.
 pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let paths = paths(kind);
     if kind.is_custom() {
@@ -190,7 +190,7 @@ fn selector_text(kind: &Kind, object: &Value) -> String {
     LabelSelector::from_object(Some(selector)).map(|selector| selector.to_string()).unwrap_or_default()
 }
 
-/// Returns the Scale of an object that is being changed, with those owners of fields who own the number of replicas.
+/// Returns the Scale of an object that is being changed, with the managers that own the number of replicas.
 pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let mut scale = of(kind, object)?;
     if kind.is_custom() && at(object, &paths(kind).spec).is_none() {
@@ -202,7 +202,7 @@ pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     Ok(scale)
 }
 
-/// Returns where the number of replicas stands, by API version.
+/// Returns the path of the number of replicas, by API version.
 fn replica_paths(kind: &Kind) -> BTreeMap<String, server_side_apply::Path> {
     let path = |spec: &str| -> server_side_apply::Path {
         spec.trim_start_matches('.').split('.').map(PathElement::field).collect()
@@ -219,7 +219,7 @@ fn replica_paths(kind: &Kind) -> BTreeMap<String, server_side_apply::Path> {
     }
 }
 
-/// A new Scale for an object: replaced, patched or applied.
+/// A change of an object's Scale: replaced, patched or applied.
 struct Rescale<'a> {
     target: &'a Target<'a>,
     new: ScaleChange<'a>,
@@ -232,7 +232,7 @@ enum ScaleChange<'a> {
 }
 
 impl Rescale<'_> {
-    /// Returns the new Scale, with the owners of its fields.
+    /// Returns the new Scale, with the managers of its fields.
     fn scale(&self, old: &Value) -> Result<Value, Status> {
         let (kind, options) = (self.target.kind, self.target.options);
         let live = owned(kind, old)?;
@@ -263,7 +263,7 @@ impl Rescale<'_> {
     }
 }
 
-/// The answer to an apply for the Scale of a custom resource, which upstream cannot carry out either.
+/// The answer to an apply for the Scale of a custom resource, which upstream does not support either.
 fn unconvertible(live: &Value) -> Status {
     let reason = "request to convert CR to an invalid group/version: autoscaling/v1";
     let name = |field: &str| live.meta(field);
@@ -287,7 +287,7 @@ impl Change for Rescale<'_> {
             let why = format!("the spec replicas field {spec_path:?} cannot be empty");
             return Err(Status::bad_request(why));
         }
-        // A custom resource is checked by its own rules.
+        // A custom resource is validated by its own rules.
         if replicas < 0 && !kind.is_custom() {
             let path = Path::new("spec").child("replicas");
             let error = field::Error::invalid(&path, replicas, "must be greater than or equal to 0");
@@ -316,7 +316,7 @@ impl Change for Rescale<'_> {
     }
 
     fn is_patch(&self) -> bool {
-        // A Scale does not have to carry a revision.
+        // A Scale need not have a revision.
         true
     }
 
@@ -342,7 +342,7 @@ pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<
         ScaleChange::Replace(scale)
     };
     let change = Rescale { target, new };
-    // The object's own rules apply to the change, generation included.
+    // The object's own rules apply to the change, including the generation.
     let whole = Target { subresource: "", scale: true, ..*target };
     let outcome = whole.update(&change).await?;
     let scale = of(target.kind, &outcome.object).map_err(|status| Status::bad_request(status.message))?;

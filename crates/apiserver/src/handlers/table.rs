@@ -13,7 +13,7 @@ use crate::object::Entry;
 use crate::registry::{Kind, Source, hide_in_metadata};
 use crate::server::Server;
 
-/// How much of the object stands beside each row.
+/// How much of the object each row contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     None,
@@ -65,7 +65,7 @@ pub fn list(
     Ok(document(metadata, columns(kind), rows.collect::<Result<_, Status>>()?, beta))
 }
 
-/// Returns the table of objects that were read already, with what their list says of itself.
+/// Returns the table of objects that have already been read, with the metadata of their list.
 pub fn of_objects(
     server: &Server,
     kind: &Kind,
@@ -146,17 +146,17 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
     json!({"cells": cells, "object": beside(object, include, beta)})
 }
 
-/// Returns the metadata of an object alone.
+/// Returns only the metadata of an object.
 pub fn partial(object: &Value, beta: bool) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
     hide_in_metadata(object, &mut metadata);
     json!({"kind": "PartialObjectMetadata", "apiVersion": version(beta), "metadata": metadata})
 }
 
-/// Returns the metadata of the objects of a list alone.
+/// Returns only the metadata of the objects of a list.
 pub fn partial_list(items: impl Iterator<Item = Value>, metadata: Value, beta: bool) -> Value {
     let items: Vec<Value> = items.map(|object| partial(&object, beta)).collect();
-    // To Go, a list to which nothing was added is none.
+    // For Go, a list to which nothing was added is null.
     let items = if items.is_empty() { Value::Null } else { items.into() };
     json!({
         "kind": "PartialObjectMetadataList",
@@ -166,10 +166,10 @@ pub fn partial_list(items: impl Iterator<Item = Value>, metadata: Value, beta: b
     })
 }
 
-/// The answer to who wants the metadata of a list and asks for one object.
+/// The error for a request for the metadata of a list on an endpoint of one object.
 pub fn not_a_list(kind: &Kind) -> Status {
     if kind.is_custom() {
-        // Upstream takes any custom resource for a list until it looks for its items.
+        // Upstream treats any custom resource as a list until it looks for its items.
         return Status::bare_internal("content is not a list");
     }
     no_list(&format!("{}.{}", decode::go_internal_package(&kind.gvk), kind.gvk.kind))
@@ -182,7 +182,7 @@ pub fn no_list(go_type: &str) -> Status {
     ))
 }
 
-/// The answer to who wants the metadata of an object and asks for a list.
+/// The error for a request for the metadata of an object on an endpoint of a list.
 pub fn is_a_list(kind: &Kind) -> Status {
     let go_type = if kind.is_custom() {
         "unstructured.UnstructuredList".to_owned()

@@ -1,13 +1,13 @@
-//! Commits a write together with what plug-ins want written in the same moment.
+//! Commits a write together with other writes that plug-ins want.
 //!
-//! In: a write that is ready to be committed. Out: what the store said. A plug-in may want the status of other objects changed if
-//! and only if the write happens: what a binding uses, for one, is counted in the quotas of its namespace. All of it is one commit,
-//! so that neither a lost race nor a crash leaves one without the other.
+//! In: a write that is ready to be committed. Out: the result of the store. A plug-in may want to change the status of other
+//! objects if and only if the write happens: for example, what a binding uses is counted in the quotas of its namespace. All of
+//! it is one commit, so that neither a lost race nor a crash leaves one without the other.
 //!
-//! Such a change of a status is the server's own: it is prepared and validated like any write of a status, and nobody else is asked
-//! about it. If one of those objects has changed meanwhile, the plug-ins are asked again; the write itself starts over only if its own
-//! object has changed. A new object is written only while its namespace and its definition are as they were seen: on several servers
-//! memory alone does not tell that nobody has begun to delete them.
+//! Such a change of a status is the server's own: it is prepared and validated like any write of a status, but there is no
+//! admission. If one of those objects has changed meanwhile, the plug-ins are asked again. The write itself starts over only if
+//! its own object has changed. A new object is written only if its namespace and its definition are still as they were read: with
+//! several servers, memory alone does not show whether another one has begun to delete them.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ use crate::internal::Actor;
 use crate::object;
 use crate::registry::Kind;
 
-/// Under which name the status of a companion is written.
+/// The name under which the status of a companion is written.
 const NAME: &str = "system:admission";
 
 type Write = store::Write<Head>;
 
-/// What is about to be committed.
+/// A write that is about to be committed.
 pub struct Commit<'a> {
     pub operation: Operation,
     pub name: &'a str,
@@ -39,22 +39,22 @@ pub struct Commit<'a> {
     pub old: Option<&'a Value>,
     pub expect: store::Expect,
     pub change: Put,
-    /// What it takes of the server's ranges, and gives back. A deletion gives back everything.
+    /// The addresses and ports that it takes, and those that it gives back. A deletion gives back all of them.
     pub held: Option<&'a Allocation>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// The revision; nothing for a dry run.
+    /// The revision; `None` for a dry run.
     Written(Option<u64>),
-    /// The object is not as it was expected to be.
+    /// The object has changed since it was read.
     Lost,
-    /// An address or a port has been taken by another Service meanwhile.
+    /// Another Service has taken an address or a port meanwhile.
     Taken,
 }
 
-/// What becomes of the object.
+/// What happens to the object.
 pub enum Put {
     Encoded { value: bytes::Bytes, schema: u32 },
     Nothing,
@@ -65,7 +65,7 @@ impl Target<'_> {
         let admission = &self.server.admission;
         let alone = !admission.accompanies(commit.operation, self.kind, self.subresource);
         loop {
-            // What a plug-in holds, it holds until the commit is done.
+            // The plug-ins hold their reservations until the commit is done.
             let together = if alone {
                 None
             } else {
@@ -90,16 +90,16 @@ impl Target<'_> {
                 return Ok(if lost { Done::Lost } else { Done::Written(None) });
             }
             let mut companions = Vec::new();
-            // In front: of several that fail, the store may name the first.
+            // First in the list: if several fail, the store may name the first.
             let ranges = self.ranges(&commit);
             let wanted = together.iter().flat_map(|together| &together.writes);
             for companion in wanted {
                 companions.push(self.compose(companion).await?);
             }
-            // One that has changed meanwhile is seen again by its plug-in.
+            // A companion that has changed meanwhile is shown to its plug-in again.
             let Some(companions) = companions.into_iter().collect::<Option<Vec<_>>>() else { continue };
             let companions = ranges.into_iter().chain(companions.into_iter().flatten()).collect();
-            // Looked at again after every race that was lost: it may be going away by now.
+            // Checked again after every lost race: it may be terminating by now.
             let grounds = match commit.operation {
                 Operation::Create => self.grounds(commit.name)?,
                 Operation::Update | Operation::Delete => Vec::new(),
@@ -116,7 +116,7 @@ impl Target<'_> {
         }
     }
 
-    /// Returns what has to be written for the addresses and ports of a Service.
+    /// Returns the writes for the addresses and ports of a Service.
     fn ranges(&self, commit: &Commit<'_>) -> Vec<Write> {
         let (store, namespace) = (&self.server.store, self.namespace);
         match (&commit.change, commit.held, commit.old) {
@@ -142,7 +142,7 @@ impl Target<'_> {
         store::Write { collection, name: key, expect, change, durability: self.durability(), ttl }
     }
 
-    /// Returns the write of a companion, if there is a difference; `None` if it is no longer as the plug-in saw it.
+    /// Returns the write of a companion if there is a difference; `None` if it is no longer as the plug-in saw it.
     async fn compose(&self, companion: &Companion) -> Result<Option<Option<Write>>, Status> {
         let gvk = &companion.kind;
         let registry = self.server.registry.load_full();

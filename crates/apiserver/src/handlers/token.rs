@@ -53,7 +53,7 @@ pub async fn request(
         scale: false,
         options: &options,
     };
-    // The uid is a precondition here, where other objects lose the one they are sent with.
+    // Here the uid is a precondition; other objects lose the uid that a client sends.
     let wanted_uid = request.uid().to_owned();
     if request["spec"]["expirationSeconds"].is_null() {
         request["spec"]["expirationSeconds"] = json!(DEFAULT);
@@ -151,7 +151,7 @@ pub async fn request(
     Ok(respond::value(201, &document, accepted))
 }
 
-/// What a token is bound to.
+/// The object to which a token is bound.
 #[derive(Debug, Default)]
 struct Bound {
     pod: Option<Reference>,
@@ -159,7 +159,7 @@ struct Bound {
     node: Option<Reference>,
 }
 
-/// Finds the object whose life the token shares.
+/// Finds the object whose lifetime the token shares.
 fn bound_object(server: &Server, namespace: &str, account: &str, request: &Value) -> Result<Bound, Status> {
     let mut bound = Bound::default();
     let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|reference| reference.is_object())

@@ -93,7 +93,7 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    /// Returns the type, or the 415 for a kind that does not take it.
+    /// Returns the type of a patch, or the 415 for a kind that does not support it.
     pub fn parse(context: &Context, kind: &Kind) -> Result<Self, Status> {
         let patch = match context.content_type().as_str() {
             "application/json-patch+json" => Self::Json,
@@ -123,7 +123,7 @@ pub struct Patch<'a> {
     gvk: Gvk,
     patch: PatchType,
     document: Value,
-    /// What is tolerable but wrong in the patch itself.
+    /// Tolerable faults of the patch itself.
     problems: Vec<String>,
     validation: FieldValidation,
 }
@@ -140,13 +140,13 @@ impl<'a> Patch<'a> {
         if body.len() > super::MAX_BODY {
             return Err(Status::too_large(format!("Request entity too large: limit is {}", super::MAX_BODY)));
         }
-        // Upstream a strategic patch is decoded elsewhere, where nobody adds these words.
+        // Upstream decodes a strategic patch elsewhere, where these words are not added.
         let prefix = if matches!(patch, PatchType::Strategic) { "" } else { "error decoding patch: " };
         let parsed = apimachinery::json::read(body)
             .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
         let mut problems = parsed.complaints();
         match patch {
-            // To Go, null is a list to which nothing was written.
+            // For Go, null is a list to which nothing was written.
             PatchType::Json if parsed.value.is_null() => {}
             PatchType::Json => {
                 let Some(operations) = parsed.value.as_array() else {
@@ -234,21 +234,21 @@ impl Patch<'_> {
         let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
         let mut given = (pointer::owned(&new, "/apiVersion"), pointer::owned(&new, "/kind"));
         if !custom && (self.patch == PatchType::Strategic || given.1.is_empty()) {
-            // Where the type is known, nobody has to name it; a strategic patch is not even asked.
+            // If the type is known, the patch need not name it; upstream does not even check a strategic patch.
             for (field, value) in [("apiVersion", &expected.0), ("kind", &expected.1)] {
                 new[field] = value.clone().into();
             }
             given = expected.clone();
         }
         if !custom && given.0.is_empty() {
-            // Of a kind in no version nothing is known, not even that it has a name.
+            // For a kind without a version nothing is known, not even that it has a name.
             let unknown = new.as_object().into_iter().flat_map(|fields| fields.keys().cloned());
             self.report(unknown.filter(|field| field != "kind").collect(), &shown)?;
             return Err(self.nameless());
         }
         if given != expected {
             if custom && !given.0.is_empty() && !given.1.is_empty() {
-                // What it is shows when it is validated.
+                // Its kind is checked by the validation.
                 let given = Gvk::from_api_version(&given.0, &given.1);
                 let unknown = decode::unknown_in(self.kind, &given, &mut new)
                     .map_err(|error| patch_invalid(&shown, &error))?;
@@ -282,7 +282,7 @@ impl Patch<'_> {
         Ok(new)
     }
 
-    /// The answer to a patch that leaves no name.
+    /// The answer to a patch that removes the name.
     fn nameless(&self) -> Status {
         Status::bad_request(format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
@@ -290,7 +290,7 @@ impl Patch<'_> {
         ))
     }
 
-    /// Refuses a patch that changes which object it is.
+    /// Refuses a patch that changes the identity of the object.
     fn check_unmoved(&self, old: &Value, new: &Value) -> Result<(), Status> {
         let (before, after) = (old.name(), new.name());
         if after.is_empty() {
@@ -310,7 +310,7 @@ impl Patch<'_> {
         Ok(())
     }
 
-    /// Refuses or warns about what is tolerable but wrong in the patch and in what it made, which is shown.
+    /// Refuses or warns about tolerable faults in the patch and in its result, which the error shows.
     fn report(&self, unknown: Vec<String>, shown: &str) -> Result<(), Status> {
         let mut unknown: Vec<String> =
             unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
@@ -341,7 +341,7 @@ impl Change for Patch<'_> {
     }
 }
 
-/// Names the members of a JSON patch's operations that mean nothing, as `unknown field "[0].foo"`.
+/// Returns the unknown members of a JSON patch's operations, as `unknown field "[0].foo"`.
 fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
     let members = |(index, operation): (usize, &Value)| -> Vec<String> {
         let keys = operation.as_object().into_iter().flat_map(|fields| fields.keys());
@@ -352,7 +352,8 @@ fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
     operations.iter().enumerate().flat_map(members).collect()
 }
 
-/// Returns Go's words for a value of the wrong type where no JSON is read: upstream a strategic patch goes from map to struct.
+/// Returns Go's words for a value of the wrong type where no JSON is read: upstream converts a strategic patch from map to
+/// struct.
 fn restored(error: &str) -> Option<String> {
     let rest = error.strip_prefix("json: cannot unmarshal ")?;
     let (what, rest) = rest.split_once(' ')?;
@@ -373,7 +374,7 @@ fn restored(error: &str) -> Option<String> {
     }
 }
 
-/// The answer to a JSON patch that does not apply: the reason is not told.
+/// The answer to a JSON patch that does not apply. It does not give the reason.
 fn rejected() -> Status {
     Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
         .with_details(Default::default())
@@ -384,7 +385,7 @@ fn patch_invalid(shown: &str, detail: &str) -> Status {
     Status::invalid("", "", "", &[field::Error::invalid(&Path::new("patch"), shown, detail)])
 }
 
-/// Runs a PATCH of any type on an object or its status.
+/// Applies a PATCH of any type to an object or its status.
 pub async fn patch(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
     let patch = PatchType::parse(target.context, target.kind)?;
     if patch == PatchType::Apply {

@@ -1,7 +1,7 @@
-//! Watches: everything that happens to the selected objects, in order, each thing once.
+//! Watches: every event of the selected objects, in order, each exactly once.
 //!
-//! A watch is a cursor into the store's history, so a slow client costs nothing but its connection. What fails
-//! after the request was understood is reported inside the stream, as reflectors expect.
+//! A watch is a cursor into the store's history, so a slow client costs only its connection. Failures after the request was
+//! understood are reported inside the stream, as reflectors expect.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,25 +30,25 @@ use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
 
-/// No watch is promised to last longer; clocks do not reach as far as clients may ask.
+/// The longest watch. Clients may ask for longer ones, but clocks do not reach that far.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Events are put into one piece up to this size.
+/// Events are combined into pieces of up to this size.
 const PIECE: usize = 64 * 1024;
-/// The minimum time, for each watch of a kind, between two batches of events: a kind that many watches follow
-/// and that changes all the time is sent less often, and in larger batches.
+/// The minimum time, for each watch of a kind, between two batches of events: if a kind has many watches and changes all the
+/// time, events are sent less often, and in larger batches.
 const TURN: Duration = Duration::from_micros(400);
-/// Up to this many watches get every event at once.
+/// Up to this many watches get every event immediately.
 const AT_ONCE: i64 = 10;
-/// Roughly the longest wait.
+/// The approximate maximum of the wait.
 const AT_MOST: Duration = Duration::from_millis(500);
 /// How often an idle watch gets a bookmark.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// All present objects first, no older than this revision.
+    /// All existing objects first, no older than this revision.
     Everything { at_least: u64 },
     /// Changes after this revision.
     After(u64),
@@ -84,7 +84,7 @@ pub async fn watch(
         _ => table::Include::None,
     };
     let deadline = Instant::now() + timeout(context)?;
-    // A full queue holds the cursor back, nothing is lost.
+    // A full queue only holds the cursor back; no event is lost.
     let (outbox, response) = answer(server, context, accepted.media);
     let stream = Stream {
         server: server.clone(),
@@ -102,8 +102,8 @@ pub async fn watch(
     Ok(response)
 }
 
-/// Returns the answer to a watch and the queue that feeds it. What waits in the queue is charged to the user that the answer is for; if
-/// that is too much, watches that are not read end.
+/// Returns the answer to a watch and the queue that feeds it. The queue's content is charged to the user of the answer. If that
+/// is too much, unread watches end.
 pub fn answer(server: &Server, context: &Context, media: Media) -> (Outbox, Response<Body>) {
     let (farewell, content_type): (fn() -> Bytes, _) = match media {
         Media::Protobuf => (|| farewell(Media::Protobuf), "application/vnd.kubernetes.protobuf;stream=watch"),
@@ -138,7 +138,7 @@ fn parse_start(context: &Context) -> Result<Start, Status> {
 fn timeout(context: &Context) -> Result<Duration, Status> {
     let seconds = context.query.text("timeoutSeconds");
     if seconds.is_empty() {
-        // Random, so that the watches of a restarted client do not all end together.
+        // Random, so that the watches of a restarted client do not end at the same time.
         return Ok(Duration::from_secs(rand::random_range(1800..3600)));
     }
     let seconds: i64 = seconds
@@ -150,7 +150,7 @@ fn timeout(context: &Context) -> Result<Duration, Status> {
     })
 }
 
-/// The client has gone, or the stream is over.
+/// The client has gone, or the stream has ended.
 struct Closed;
 
 struct Stream {
@@ -200,11 +200,11 @@ impl Stream {
             }
         };
         tokio::pin!(retired);
-        // The last bookmark comes shortly before the end, so that the client resumes where it stopped.
+        // The last bookmark is sent shortly before the end, so that the client resumes where it stopped.
         let last_bookmark = self.deadline.checked_sub(Duration::from_secs(2)).unwrap_or(self.deadline);
         let mut last_sent = last_bookmark <= Instant::now();
         let mut next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
-        // Not before this is anything told again.
+        // The next batch is sent at this moment at the earliest.
         let mut rest = Instant::now();
         loop {
             let batch = async {
@@ -238,7 +238,7 @@ impl Stream {
                 () = self.outbox.closed() => return Err(Closed),
                 () = stop.cancelled() => return Ok(()),
                 () = &mut retired => {
-                    // What happened before that is still told.
+                    // Earlier events are still sent.
                     while let Some(Ok(batch)) = watch.next().now_or_never() {
                         if self.batch(&batch).await?.is_break() {
                             break;
@@ -250,7 +250,7 @@ impl Stream {
         }
     }
 
-    /// Sends a batch of events; an error ends the stream after it was told.
+    /// Sends a batch of events; an error is sent and then ends the stream.
     async fn batch(&mut self, events: &[Arc<store::Event<Head>>]) -> Result<ControlFlow<()>, Closed> {
         for event in events {
             if self.buffer.is_empty() {
@@ -269,13 +269,13 @@ impl Stream {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Sends what is there already and returns the cursor for what follows.
+    /// Sends the existing objects and returns the cursor for the events after them.
     async fn begin(&mut self, start: Start) -> Result<store::Watch<Head>, Status> {
         let collection = self.kind.collection.clone();
         let after = match start {
             Start::After(revision) => {
-                // No client can know a future revision, so this one is from a store that was lost, and the
-                // client would mistake new changes for old ones.
+                // A client cannot know a future revision, so this one is from a store that was lost, and the client would mistake
+                // new changes for old ones.
                 if self.server.wait_for(revision).await.is_err() {
                     return Err(ahead(revision, self.server.store.revision()));
                 }
@@ -302,7 +302,7 @@ impl Stream {
         self.server.store.watch(&collection, after).map_err(|compacted| too_old(after, compacted.oldest))
     }
 
-    /// Sends the selected ones of the objects that are there already.
+    /// Sends those of the existing objects that are selected.
     async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) -> Result<(), Status> {
         for entry in entries {
             if self.selection.matches(&self.kind, entry) {
@@ -318,7 +318,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
+    /// Sends what an event means for this watch: objects enter its selection, change in it, or leave it.
     async fn event(&mut self, event: &store::Event<Head>) -> Result<(), Status> {
         let (mut before, mut after) = (event.previous.clone(), event.current.clone());
         if self.kind.is_converted() {
@@ -390,7 +390,7 @@ impl Stream {
                 if custom {
                     table["rows"] = json!([{"cells": [], "object": object}]);
                 } else if initial_end && self.include == table::Include::None {
-                    // Without the marker the client could not know where the initial events end.
+                    // Without the marker, the client could not know where the initial events end.
                     table["rows"][0]["object"] = table::partial(&object, beta);
                 }
                 table
@@ -408,12 +408,12 @@ impl Stream {
         frame(&mut self.buffer, self.accepted.media, what, document);
     }
 
-    /// Waits until there is room for more. Nothing is prepared before: what waits to be sent takes memory.
+    /// Waits until there is room for more. Nothing is prepared before that, since prepared events take memory.
     async fn room(&mut self) -> Result<(), Closed> {
         if self.outbox.has_room() {
             return Ok(());
         }
-        // A client that has stopped reading delays only itself, and only as long as its watch lasts.
+        // A client that has stopped reading delays only itself, and only for the duration of its watch.
         tokio::select! {
             biased;
             () = self.outbox.closed() => Err(Closed),
@@ -440,7 +440,7 @@ pub fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
             }
         }
         _ => {
-            // In this order: readers of a stream want to know what it is before it comes.
+            // In this order: readers of a stream want to know the type before the object.
             buffer.extend_from_slice(b"{\"type\":\"");
             buffer.extend_from_slice(what.as_bytes());
             buffer.extend_from_slice(b"\",\"object\":");
@@ -450,7 +450,7 @@ pub fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
     }
 }
 
-/// Returns the last event of a watch that ends because its client reads too little.
+/// Returns the last event of a watch that ends because its client reads too slowly.
 fn farewell(media: Media) -> Bytes {
     let status = Status::too_many_requests(
         "the watch ended: it was not read, and too many bytes are waiting to be read by this user",
@@ -461,7 +461,8 @@ fn farewell(media: Media) -> Bytes {
     buffer.into()
 }
 
-/// Returns how long a watch waits before it tells more, beside as many others. Not all the same, or all would come at once.
+/// Returns how long a watch waits before it sends more, given the number of other watches. The waits differ, so that the watches
+/// do not all send at once.
 fn turn(watches: i64) -> Duration {
     let waiting = u32::try_from(watches - AT_ONCE).unwrap_or(0);
     (TURN * waiting).min(AT_MOST).mul_f64(rand::random_range(0.5..1.5))
@@ -471,7 +472,7 @@ fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
-/// The refusal of a watch from a revision that this store has not reached. Clients list again, as after 410 for an old one.
+/// The error for a watch from a revision that this store has not reached. Clients list again, as after a 410 for an old one.
 fn ahead(asked: u64, current: u64) -> Status {
     Status::expired(format!(
         "resource version {asked} is ahead of the store, which is at {current}: list again"

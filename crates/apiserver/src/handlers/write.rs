@@ -1,7 +1,7 @@
-//! Creates and changes objects: the one way anything gets into the store.
+//! Creates and changes objects: the only way into the store.
 //!
-//! A write is a loop around a compare-and-set: read, compute, admit, validate, commit. A write that lost the
-//! race against another one starts over from the newer object, unless the client insisted on a revision.
+//! A write is a loop around a compare-and-set: read, compute, admit, validate, commit. A write that loses the race starts over
+//! from the newer object, unless the client insisted on a revision.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
 use crate::server::Server;
 
-/// What a write is about.
+/// The target of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub server: &'a Arc<Server>,
@@ -37,7 +37,7 @@ pub struct Target<'a> {
     pub name: &'a str,
     /// Empty for the object itself, else `status`, `approval`, `finalize`, …
     pub subresource: &'a str,
-    /// The write came through the scale of the object; `subresource` is empty then.
+    /// The write came through the scale of the object; then `subresource` is empty.
     pub scale: bool,
     pub options: &'a WriteOptions,
 }
@@ -49,21 +49,21 @@ pub struct Outcome {
     pub created: bool,
 }
 
-/// How the new state of an object is found from the old one.
+/// How the new state of an object is computed from the old one.
 pub trait Change: Send + Sync {
-    /// Returns the new object, in canonical form and with defaults; `None` leaves it as it is, and nobody is asked. The old one is
-    /// as the client would read it.
+    /// Returns the new object, in canonical form and with defaults; `None` leaves the object unchanged and skips admission. The
+    /// old object is given as the client would read it.
     fn new_object(&self, old: &Value) -> Result<Option<Value>, Status>;
 
-    /// A patch does not have to carry a revision, whatever the kind says.
+    /// A patch need not have a revision, whatever the kind requires.
     fn is_patch(&self) -> bool;
 
-    /// Returns what to create if there is nothing to change.
+    /// Returns the object to create if none exists.
     fn create(&self) -> Option<Result<Value, Status>> {
         None
     }
 
-    /// Says whether the change takes care of field ownership itself.
+    /// Returns whether the change tracks field ownership itself.
     fn manages_fields(&self) -> bool {
         false
     }
@@ -94,7 +94,7 @@ impl Target<'_> {
         let given_name = object.name().to_owned();
         self.grounds(&given_name)?;
         if !fields_managed {
-            // Fields that the server itself adds from here on have no owner.
+            // Fields that the server itself adds from here on have no manager.
             crate::field_ownership::track(self, None, &mut object);
         }
         self.mutate(Operation::Create, &mut object, None).await?;
@@ -104,7 +104,7 @@ impl Target<'_> {
         let mut attempts = if generated { 8 } else { 1 };
         let mut blank = object;
         loop {
-            // Only a generated name is ever tried again.
+            // Only a generated name is tried again.
             let mut object = if generated { blank.clone() } else { blank.take() };
             attempts -= 1;
             let now = Timestamp::now();
@@ -146,8 +146,8 @@ impl Target<'_> {
         }
     }
 
-    /// Returns what a new object rests on, as it is now: its namespace and its definition. Refuses it if one
-    /// of them is being deleted: the controller that empties it relies on nothing new being created.
+    /// Returns the entries on which a new object depends, as they are now: its namespace and its definition. Refuses the object
+    /// if one of them is being deleted: the controller that empties it relies on nothing new being created.
     pub(super) fn grounds(&self, name: &str) -> Result<Vec<store::Unchanged>, Status> {
         let namespace = namespace::check_create(self.server, self.kind, self.namespace, name)?;
         let definition = self.definition(name)?;
@@ -161,11 +161,11 @@ impl Target<'_> {
         Ok(namespace.into_iter().chain(definition).collect())
     }
 
-    /// Returns the definition of the kind, if it has one and that stays.
+    /// Returns the definition of the kind, if it has one that is not being deleted.
     fn definition(&self, name: &str) -> Result<Option<Arc<Entry>>, Status> {
         let Some(custom) = self.kind.custom() else { return Ok(None) };
         match self.server.store.get(definitions::COLLECTION, &custom.name) {
-            // It is served for a moment longer.
+            // The kind is served for a moment longer.
             None => Err(Status::no_such_route()),
             Some(entry) if entry.head.deleting || custom.terminating => Err(Status::forbidden(
                 &self.kind.resource,
@@ -176,9 +176,9 @@ impl Target<'_> {
         }
     }
 
-    /// Commits a new object, which becomes what a client sees of it; `None` means that there is one of this name.
+    /// Commits a new object, and turns it into what clients see; `None` means that the name is taken.
     async fn commit_new(&self, name: &str, object: &mut Value) -> Result<Option<Option<u64>>, Status> {
-        // What it was before it was given addresses: another Service may be quicker.
+        // The object before it got addresses: another Service may be faster.
         let unassigned = self.kind.holds_addresses().then(|| object.clone());
         loop {
             let held = self.server.before_commit(self, object, None)?;
@@ -220,7 +220,7 @@ impl Target<'_> {
         status
     }
 
-    /// Changes an object; creates it where the change and the kind allow that.
+    /// Changes an object, or creates it if the change and the kind allow that.
     pub async fn update(&self, change: &dyn Change) -> Result<Outcome, Status> {
         loop {
             let Some(entry) = self.server.store.get(&self.kind.collection, &self.key()) else {
@@ -242,7 +242,7 @@ impl Target<'_> {
         }
     }
 
-    /// One round: `None` means that another writer was faster and the round has to be repeated.
+    /// One attempt: `None` means that another writer was faster and the attempt must be repeated.
     async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown)?;
@@ -314,7 +314,7 @@ impl Target<'_> {
         }
     }
 
-    /// The last finalizer was removed: the update deletes the object.
+    /// Removes the object: the update removed the last finalizer.
     async fn finish_deletion(
         &self,
         entry: &Arc<Entry>,
@@ -370,7 +370,7 @@ impl Target<'_> {
         dedup_owners(metadata, self.context, "");
     }
 
-    /// Checks the revision the client sent; returns whether it sent one.
+    /// Checks the revision that the client sent. Returns whether it sent one.
     fn check_revision(&self, new: &Value, current: u64, is_patch: bool) -> Result<bool, Status> {
         let sent = new.resource_version();
         if sent.is_empty() || sent == "0" {
@@ -397,8 +397,8 @@ impl Target<'_> {
         if revision != current {
             return Err(Status::modified(&self.kind.resource, self.name));
         }
-        // A patch carries the revision it was computed from; the client pinned it only if the patch named it,
-        // and then it was compared above.
+        // A patch carries the revision from which it was computed. The client pinned it only if the patch named it, and then it
+        // was compared above.
         Ok(!is_patch)
     }
 
@@ -410,7 +410,7 @@ impl Target<'_> {
         Err(precondition(self.kind, self.namespace, self.name, sent, stored))
     }
 
-    /// Puts back what a client may leave out but not change. Mutating webhooks see the object before that.
+    /// Restores fields that a client may leave out but not change. Mutating webhooks see the object before that.
     fn restore_metadata(&self, new: &mut Value, old: &Value) {
         let stored = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
         let tracks_generation = self.kind.is_custom() || self.kind.rules.generation;
@@ -489,13 +489,13 @@ impl Target<'_> {
         let result = self.server.admission.mutate(&mut attributes).await;
         attributes.warnings.drain(..).for_each(|warning| self.context.warn(warning));
         result?;
-        // What a plug-in changed gets the same treatment as what a client sent.
+        // Changes by a plug-in get the same treatment as the client's object.
         decode::canonicalise(self.kind, &self.kind.gvk, object)
             .map(|_| ())
             .map_err(|error| decode::cannot_handle(&self.kind.gvk, &self.kind.gvk, &error))
     }
 
-    /// Shows webhooks the Scale of an object; of what they change, the number of replicas counts.
+    /// Shows webhooks the Scale of an object; of their changes, only the number of replicas counts.
     async fn mutate_scale(
         &self,
         operation: Operation,
@@ -514,8 +514,8 @@ impl Target<'_> {
         super::scale::set_replicas(self.kind, object, &shown)
     }
 
-    /// Does what is done to every object a client sends before it is looked at, for one that is answered and never
-    /// stored: whose it is, where it belongs, what mutating webhooks make of it.
+    /// Prepares an object that is answered but never stored in the same way as any object from a client: managed fields,
+    /// namespace, mutating webhooks.
     pub async fn begin_answered(&self, gvk: &Gvk, object: &mut Value) -> Result<(), Status> {
         self.settle_namespace(object)?;
         self.wipe_system_metadata(object);
@@ -532,7 +532,7 @@ impl Target<'_> {
         }
     }
 
-    /// Asks the validating webhooks about an object that is answered and never stored. Policies are not asked, as upstream.
+    /// Calls the validating webhooks for an object that is answered but never stored. Policies are not evaluated, as upstream.
     pub async fn admit_answered(&self, gvk: &Gvk, object: &Value) -> Result<(), Status> {
         let options = self.admission_options(Operation::Create);
         let name = object.name();
@@ -609,7 +609,7 @@ impl Target<'_> {
     /// Asks plug-ins and webhooks whether an object may be deleted.
     pub async fn admit_delete(&self, old: &Value, options: &Value) -> Result<(), Status> {
         let mut rounds = Rounds::default();
-        // The deletion of a collection names no object, and webhooks are told so.
+        // The deletion of a collection names no object, and so does the request to webhooks.
         let name = if self.context.info.verb == "deletecollection" { "" } else { self.name };
         let occasion = self.occasion(Operation::Delete, &self.kind.gvk, name, options);
         self.server.webhooks.mutate(&occasion, &mut None, Some(old), &mut rounds).await?;
@@ -666,8 +666,7 @@ impl Target<'_> {
                             apimachinery::crd::record_storage_version(new);
                         }
                     }
-                    // Only callers in this process bind pods; they set the node, the labels and the
-                    // condition.
+                    // Only callers in this process bind pods; they set the node, the labels and the condition.
                     "binding" => {}
                     "approval" => native::prepare::for_approval(new, old, &context),
                     "finalize" => {
@@ -750,9 +749,8 @@ impl Target<'_> {
         }
     }
 
-    /// Waits until the disk has what a client is about to be told as the result of its write, although nothing had to be
-    /// written: another writer may not have waited for the disk. Says whether it still is the newest: another server may have
-    /// changed it.
+    /// Waits until the unchanged object that a client gets as the result of its write is on disk: another writer may not have
+    /// waited for the disk. Returns whether it still is the newest version: another server may have changed it.
     pub(super) async fn unchanged(&self, entry: &Entry) -> Result<bool, Status> {
         let store = &self.server.store;
         if store.is_on_etcd() {
@@ -768,7 +766,7 @@ impl Target<'_> {
     }
 }
 
-/// Turns a failure of the store into the answer for the client.
+/// Converts a failure of the store into the answer for the client.
 pub fn commit_failure(error: store::CommitError<Head>) -> Status {
     match error {
         store::CommitError::TooLarge { .. } => Status::bare_internal("etcdserver: request is too large"),
@@ -786,7 +784,7 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
     }
 }
 
-/// The refusal of a write that is meant for an object with another uid, in the words of upstream's store.
+/// The error for a write that names another uid, in the words of upstream's store.
 pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, found: &str) -> Status {
     let key = object::join_key(namespace, name);
     let why = format!(
@@ -796,8 +794,8 @@ pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, foun
     Status::conflict(&kind.resource, name, &why)
 }
 
-/// Refuses an object that nests too deep to be read again, whatever made it so: plug-ins, policies, the record of who
-/// owns its fields. An object that was stored deeper by an earlier release may stay as it is.
+/// Refuses an object that nests too deeply to be read again, whatever caused it: plug-ins, policies, the field ownership. An
+/// object that an earlier release stored deeper may stay as it is.
 pub(super) fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
     match depth::check(new) {
         Err(error) if old.is_none_or(|old| depth::depth(old) < depth::depth(new)) => {
@@ -807,7 +805,7 @@ pub(super) fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status
     }
 }
 
-/// Says whether an update has removed the last obstacle to a pending deletion.
+/// Returns whether an update has removed the last obstacle to a pending deletion.
 fn is_finished(kind: &Kind, new: &Value, old: &Value) -> bool {
     let deleting = old.is_deleting();
     let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
@@ -846,7 +844,7 @@ fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context, when: &str
     }
 }
 
-/// Says what is tolerable but unwise about the name of a finalizer.
+/// Returns warnings about the name of a finalizer.
 fn finalizer_warnings(name: &str) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let say = |what: String| format!("metadata.finalizers: {name:?}: {what}");
@@ -860,7 +858,7 @@ fn finalizer_warnings(name: &str) -> Vec<String> {
     warnings
 }
 
-/// Returns a timestamp as Kubernetes prints it: to the second, in UTC.
+/// Formats a timestamp as Kubernetes does: in UTC, with whole seconds.
 pub fn second(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -920,7 +918,7 @@ mod tests {
         let mut owners: Vec<Value> = (0..300_000).map(owner).collect();
         owners.extend([owner(7), owner(8)]);
         let mut object = json!({"metadata": {"ownerReferences": owners}});
-        // Comparing each with each would take hours.
+        // Comparing each item with each other would take hours.
         dedup_owners(object.metadata_mut(), &context, "");
         let left = object["metadata"]["ownerReferences"].as_array().expect("a list");
         assert_eq!((left.len(), &left[8]), (300_000, &owner(8)));

@@ -1,5 +1,5 @@
-//! Bodies of answers: complete, or produced piece by piece so that a large list or an endless watch never sits
-//! in memory as a whole.
+//! Bodies of answers: complete, or produced piece by piece, so that a large list or an endless watch is never completely in
+//! memory.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub type Body = UnsyncBoxBody<Bytes, Broken>;
 
-/// Why an answer ends before it is complete. The client's stream is reset, so that it cannot take the part for the whole.
+/// Why an answer ends before it is complete. The client's stream is reset, so that the client cannot mistake the part for the
+/// whole.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Broken(String);
@@ -22,7 +23,7 @@ impl Broken {
     }
 }
 
-/// Returns a body that is known at once.
+/// Returns a complete body.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     http_body_util::Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
@@ -31,12 +32,12 @@ pub fn empty() -> Body {
     http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Returns a body that breaks off at once.
+/// Returns a body that fails immediately.
 pub fn failing(why: Broken) -> Body {
     http_body_util::StreamBody::new(futures::stream::iter([Err(why)])).boxed_unsync()
 }
 
-/// Returns a body that another server produces; what breaks it off breaks the answer off.
+/// Returns a body from another server; if that server breaks it off, the answer is broken off, too.
 pub fn passed<B>(body: B) -> Body
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -64,7 +65,7 @@ impl<I: Iterator<Item = Bytes> + Unpin> http_body::Body for Pieces<I> {
     }
 }
 
-/// Returns a body that begins with some bytes and goes on with another body.
+/// Returns a body that starts with some bytes and continues with another body.
 pub fn chained(start: Bytes, rest: Body) -> Body {
     Chained { start: Some(start), rest }.boxed_unsync()
 }
@@ -89,7 +90,7 @@ impl http_body::Body for Chained {
     }
 }
 
-/// Returns a body that holds on to something until it has been sent or is given up.
+/// Returns a body that keeps a value until the body has been sent or dropped.
 pub fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
     Holding { body, _held: held }.boxed_unsync()
 }
@@ -119,7 +120,7 @@ impl<T: Unpin> http_body::Body for Holding<T> {
     }
 }
 
-/// Returns a body that breaks off when it takes longer than until `deadline`.
+/// Returns a body that is broken off at `deadline`.
 pub fn until(body: Body, deadline: tokio::time::Instant) -> Body {
     Until { body, deadline: Box::pin(tokio::time::sleep_until(deadline)) }.boxed_unsync()
 }

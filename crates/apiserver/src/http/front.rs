@@ -1,4 +1,4 @@
-//! The API server behind its listener: TLS with client certificates, and who is at the other end.
+//! The API server behind its listener: TLS with client certificates, and the identity of the client.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::auth::x509::{Judge, Lenient};
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
-/// Returns the TLS configuration: any client certificate passes the handshake and is judged afterwards.
+/// Returns the TLS configuration: any client certificate passes the handshake and is verified afterwards.
 pub fn tls(serving: Arc<Serving>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider.clone())
@@ -42,7 +42,7 @@ impl Host for Front {
         Peer::Remote { verdict: verdict.into(), guest: guest.clone() }
     }
 
-    /// A certificate is all that is known before the first request.
+    /// Before the first request, only the certificate is known.
     fn is_administrator(&self, peer: &Peer) -> bool {
         let Peer::Remote { verdict, .. } = peer else { return false };
         verdict.now().user.is_some_and(|user| user.in_group(MASTERS))

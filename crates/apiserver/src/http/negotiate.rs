@@ -1,4 +1,4 @@
-//! Which representation an answer takes: media type, and the object itself, a table or its metadata alone.
+//! The representation of an answer: media type, and either the object itself, a table or only its metadata.
 
 use apimachinery::status::Status;
 
@@ -48,7 +48,7 @@ impl Accepted {
     pub const JSON: Self = Self { media: Media::Json, shape: Shape::Object, pretty: false };
 }
 
-/// What an endpoint can answer with.
+/// The representations that an endpoint offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
     pub protobuf: bool,
@@ -56,7 +56,7 @@ pub struct Offer {
     pub table: bool,
     pub metadata: bool,
     pub metadata_list: bool,
-    /// Native routes are matched by a stricter router: partial wildcards do not count there.
+    /// Native routes have a stricter router: partial wildcards do not match there.
     pub native: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn negotiate(accept: Option<&str>, offer: Offer) -> Result<Accepted, Status>
     }
     let list = types.join(", ");
     if offer.native && clauses.iter().all(|clause| clause.media(offer).is_none()) {
-        // Upstream the router of native kinds refuses these before any negotiation, in its own words.
+        // Upstream's router for native kinds refuses these before any negotiation, in different words.
         let text = format!("406: Not Acceptable\n\nAvailable representations: {list}");
         return Err(Status::not_acceptable(text).with_details(Default::default()));
     }
@@ -94,7 +94,7 @@ struct Clause<'a> {
     kind: &'a str,
     subtype: &'a str,
     weight: f32,
-    /// The kind to convert to; empty if only its group or version is named, and then nothing is.
+    /// The kind to convert to; empty if only its group or version is given, and then nothing is converted.
     convert: Option<&'a str>,
     group: &'a str,
     version: &'a str,
@@ -160,7 +160,7 @@ impl<'a> Clause<'a> {
         Some(Accepted { media, shape, pretty: self.pretty })
     }
 
-    /// Says which version of `meta.k8s.io` is meant.
+    /// Returns which version of `meta.k8s.io` is meant.
     fn beta(&self) -> Option<bool> {
         match (self.group, self.version) {
             ("meta.k8s.io", "v1") => Some(false),

@@ -1,8 +1,7 @@
-//! A request that is handed on to another server in the name of the caller: what is asked there, and with which headers.
+//! A request that is forwarded to another server in the caller's name: its target and its headers.
 //!
-//! In: the path, query, headers and identity that this server has authorised. Out: the same for the other server, or an
-//! error; nothing that was authorised here may mean something else there. Does not send anything: see [`super::pass`] for
-//! what comes back.
+//! In: the path, query, headers and identity that this server has authorised. Out: the same for the other server, or an error.
+//! Nothing that was authorised here may mean something else there. Does not send anything: see [`super::pass`] for the answer.
 
 use apimachinery::status::Status;
 use http::HeaderMap;
@@ -14,17 +13,17 @@ use crate::auth::User;
 
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
-/// Groups that every server gives by itself.
+/// Groups that every server assigns itself.
 const EVERYBODY: [&str; 2] = ["system:authenticated", "system:unauthenticated"];
 
-/// Returns what the other server is asked for: what follows `/apis/<group>/<version>/<resource>/<name>/proxy`, and the query.
+/// Returns the target at the other server: the path after `/apis/<group>/<version>/<resource>/<name>/proxy`, and the query.
 ///
 /// # Errors
-/// If the path is another one, or has segments that another server could read in another way.
+/// If the path has another form, or segments that another server could read in another way.
 pub fn target(info: &RequestInfo, query: &str) -> Result<String, Status> {
     let mut parts = info.path.trim_start_matches('/').splitn(7, '/');
-    // Other paths lead to a subresource of that name, too: those of objects in a namespace, the old ones of watches. They
-    // were authorised as something else, and what follows begins elsewhere.
+    // Other paths also lead to a subresource of this name: those of objects in a namespace, and the old ones of watches. They
+    // were authorised as something else, and the target begins at another position.
     let expected = [info.resource.as_str(), info.name.as_str(), "proxy"];
     let there = parts.by_ref().skip(3).take(3).map(|part| percent_decode(part, false));
     if !info.namespace.is_empty() || info.subresource != "proxy" || !there.eq(expected) {
@@ -38,11 +37,11 @@ pub fn target(info: &RequestInfo, query: &str) -> Result<String, Status> {
     })
 }
 
-/// Returns the caller's headers with the caller's name instead of credentials. A name or group that no header can carry is
-/// an error: without it, the other server would take the caller for somebody else, or for the proxy.
+/// Returns the caller's headers with the caller's name instead of credentials. A name or group that no header can carry is an
+/// error: without it, the other server would mistake the caller for another user, or for the proxy.
 ///
 /// # Errors
-/// If a part of the identity cannot be carried by a header.
+/// If a header cannot carry a part of the identity.
 pub fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<HeaderMap, Status> {
     let mut headers = without_credentials(given, upgrading);
     headers.insert(IMPERSONATE_USER, pass::identity("user name", &user.name)?);
@@ -52,7 +51,7 @@ pub fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<Header
     Ok(headers)
 }
 
-/// Returns the caller's headers without whatever says who the caller is, and without what is about this connection alone.
+/// Returns the caller's headers without those that identify the caller, and without those that concern only this connection.
 pub fn without_credentials(given: &HeaderMap, upgrading: bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
@@ -61,7 +60,7 @@ pub fn without_credentials(given: &HeaderMap, upgrading: bool) -> HeaderMap {
             || name == HOST
             || text.starts_with("x-remote-")
             || text.starts_with("impersonate-");
-        // The client library gives the body its length.
+        // The client library sets the length of the body.
         if !credential && !pass::is_hop_by_hop(text) && text != "content-length" {
             headers.append(name.clone(), value.clone());
         }
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_becomes_somebody_else_on_the_way() {
+    fn headers_with_an_identity_are_not_forwarded() {
         let mut given = HeaderMap::new();
         for name in ["authorization", "impersonate-user", "x-remote-user", "connection", "accept"] {
             given.insert(name, HeaderValue::from_static("x"));

@@ -1,5 +1,5 @@
-//! Passes another server's answer on to a client: streamed, or, once both sides have switched protocols, as two connections
-//! joined into one.
+//! Passes another server's answer on to a client: streamed or, once both sides have switched protocols, by joining the two
+//! connections.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::body::{self, Body};
 use super::request::percent_decode;
 use crate::server::Server;
 
-/// Headers that are about one connection, not about the request.
+/// Headers that concern one connection, not the request.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -26,13 +26,13 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// Says whether a header, in lower case, is about one connection and must not be passed on.
+/// Returns whether a header, in lower case, concerns one connection and must not be passed on.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name)
 }
 
-/// Passes an answer on as it comes, no faster than the client reads. If the other server breaks it off, the client's
-/// stream is broken off, too; if the client goes, the other server's answer is given up.
+/// Passes an answer on as it arrives, no faster than the client reads. If the other server breaks it off, the client's stream is
+/// broken off, too. If the client disconnects, the other server's answer is dropped.
 pub fn stream<B>(response: Response<B>) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -49,10 +49,10 @@ where
     answer
 }
 
-/// Says whether an answer sends the client to another host. A client follows with the credentials it has for this server
-/// (CVE-2022-3172). A path leads back to this server, so servers may name one, as those behind a proxy of a Pod do.
+/// Returns whether an answer redirects the client to another host. The client would follow with its credentials for this server
+/// (CVE-2022-3172). A path leads back to this server, so servers may send one, as those behind a proxy of a Pod do.
 pub fn redirects_elsewhere(status: StatusCode, headers: &HeaderMap) -> bool {
-    // Clients take `//host` and `/\host` for a host, and leave out tabs before they look.
+    // Clients interpret `//host` and `/\host` as a host, and remove tabs before they look.
     let is_path = |location: &HeaderValue| {
         let location = location.as_bytes();
         let plain = location.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
@@ -61,8 +61,8 @@ pub fn redirects_elsewhere(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_redirection() && !headers.get_all(LOCATION).iter().all(is_path)
 }
 
-/// Refuses a path with `.` or `..` segments, escaped or not: the next server could read it as another path than the one
-/// that was authorised here.
+/// Refuses a path with `.` or `..` segments, escaped or not: the next server could read it as a path other than the authorised
+/// one.
 pub fn check_path(path: &str) -> Result<(), Status> {
     let decoded = percent_decode(path, false);
     if decoded.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
@@ -73,8 +73,8 @@ pub fn check_path(path: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns a part of the caller's identity as the value of a header. What a header cannot carry unchanged is an error:
-/// without it, the other server would take the caller for somebody else.
+/// Returns a part of the caller's identity as the value of a header. A value that a header cannot carry unchanged is an error:
+/// without it, the other server would mistake the caller for another user.
 pub fn identity(what: &str, text: &str) -> Result<HeaderValue, Status> {
     let unchanged = !text.is_empty() && text.trim_matches([' ', '\t']) == text;
     HeaderValue::from_bytes(text.as_bytes()).ok().filter(|_| unchanged).ok_or_else(|| {

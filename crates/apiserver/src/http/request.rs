@@ -1,4 +1,4 @@
-//! What a request asks for, read from its method, path and query alone.
+//! The target of a request, read only from its method, path and query.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -7,7 +7,7 @@ use apimachinery::selector::{FieldSelector, LabelSelector};
 use http::Method;
 use std::borrow::Cow;
 
-/// The decoded query, in the order sent. Later duplicates are kept: Kubernetes takes the first of each.
+/// The decoded query, in the order of the request. Later duplicates are kept: Kubernetes uses the first of each.
 #[derive(Debug, Default, Clone)]
 pub struct Query {
     pairs: Vec<(String, String)>,
@@ -28,7 +28,7 @@ impl Query {
         Self { pairs, raw: raw.unwrap_or("").into() }
     }
 
-    /// Returns the query as it was sent, for whoever hands it on.
+    /// Returns the query as it was sent, for forwarding.
     pub fn raw(&self) -> &str {
         &self.raw
     }
@@ -37,7 +37,7 @@ impl Query {
         self.pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the value, with absent and empty alike.
+    /// Returns the value; a missing one is empty.
     pub fn text(&self, key: &str) -> &str {
         self.get(key).unwrap_or("")
     }
@@ -46,13 +46,13 @@ impl Query {
         self.pairs.iter().filter(move |(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Reads a boolean as Kubernetes' query conversion does: present and neither `false` nor `0` is true.
+    /// Reads a boolean like Kubernetes' query conversion: a present value other than `false` and `0` is true.
     pub fn flag(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
 }
 
-/// Decodes `%XX` (and `+` in queries). Broken escapes stay as they are.
+/// Decodes `%XX` (and `+` in queries). Broken escapes stay unchanged.
 pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte == b'%' || (plus_is_space && byte == b'+')) {
         return Cow::Borrowed(text);
@@ -74,7 +74,7 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// A request's target, as authorisation and routing see it.
+/// A request's target, for authorisation and routing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     pub path: String,
@@ -90,7 +90,7 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub name: String,
-    /// What follows the subresource, for proxies.
+    /// The path after the subresource, for proxies.
     pub rest: String,
 }
 
@@ -156,11 +156,11 @@ impl RequestInfo {
                 info.verb = "deletecollection";
             }
         }
-        // The old path is authorised as a watch whatever the method; only GET is answered.
+        // The old path is authorised as a watch, whatever the method is; only GET is answered.
         if deprecated_watch {
             info.verb = "watch";
         } else if info.verb == "list" {
-            // A list of one name is authorised like that name, so that resourceNames works for it.
+            // A list that selects one name is authorised for that name, so that resourceNames works for it.
             info.name = single_name(query).unwrap_or_default();
             if query.flag("watch") {
                 info.verb = "watch";
@@ -169,7 +169,7 @@ impl RequestInfo {
         info
     }
 
-    /// Says whether the request stays open: those do not count against limits and deadlines.
+    /// Returns whether the request stays open: such requests do not count against limits and have no deadline.
     pub fn is_long_running(&self) -> bool {
         self.verb == "watch"
             || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
@@ -198,7 +198,7 @@ fn method_verb(method: &Method) -> &'static str {
     }
 }
 
-/// Returns the one name that a list is limited to. Of a query that cannot be read, nothing is believed.
+/// Returns the one name to which a list is limited; `None` if the query cannot be read.
 fn single_name(query: &Query) -> Option<String> {
     let selector = query.text("fieldSelector");
     if selector.is_empty() {

@@ -40,7 +40,7 @@ pub fn encode(document: &Value, accepted: Accepted) -> Result<Bytes, Status> {
     }
 }
 
-/// Returns an answer with bytes that are ready.
+/// Returns an answer with encoded bytes.
 pub fn bytes_of(code: u16, bytes: impl Into<Bytes>, content_type: &'static str) -> Response<Body> {
     stream(code, body::full(bytes), content_type)
 }
@@ -54,13 +54,13 @@ pub fn stream(code: u16, content: Body, content_type: &'static str) -> Response<
     response
 }
 
-/// Says that an answer ends by itself, though requests of its kind may stay open: it is broken off if it is not read.
+/// Marks an answer that ends by itself, though requests of its kind may stay open: it is broken off if it is not read.
 pub fn brief(mut response: Response<Body>) -> Response<Body> {
     response.extensions_mut().insert(Manner::Brief);
     response
 }
 
-/// Returns plain text, as health checks and unknown groups answer.
+/// Returns plain text, as for health checks and unknown groups.
 pub fn text(code: u16, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = bytes_of(code, text, "text/plain; charset=utf-8");
     response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
@@ -72,7 +72,7 @@ pub fn error(status: &Status) -> Response<Body> {
     error_as(status, Accepted::JSON)
 }
 
-/// Returns the Status in the format the client accepted; errors never take the shape of a table.
+/// Returns the Status in the format that the client accepted; errors are never shown as a table.
 pub fn error_as(status: &Status, accepted: Accepted) -> Response<Body> {
     let document = status.to_value();
     let bytes = encode(&document, accepted).unwrap_or_else(|_| document.to_string().into());

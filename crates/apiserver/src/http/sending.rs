@@ -1,13 +1,12 @@
-//! Answers on their way to clients, and what they hold meanwhile.
+//! Answers that are being sent, and the memory that they hold.
 //!
-//! Bytes that a client does not read stay in memory: here, in the HTTP library, in TLS. Every piece of an answer is charged to
-//! its user's account from the moment it exists until the last copy of it is gone, wherever that is. Large bodies are handed
-//! over in slices, so that most of one that is not read is still in our hands and can be dropped.
+//! Bytes that a client does not read stay in memory: here, in the HTTP library, and in TLS. Every piece of an answer is charged
+//! to its user's account from its creation until its last copy is dropped, wherever that is. Large bodies are handed over in
+//! slices, so that most of an unread body is still in our hands and can be dropped.
 //!
-//! A sweep every few seconds ends what does not move: any answer but a watch that made no progress for a while; and of
-//! users over their budget everything that stalls, watches included, longest stall first. A watch is told so
-//! (`429` inside the stream), another answer is broken off. If a user is still over the budget after that, the connection
-//! is closed.
+//! Every few seconds, a sweep ends stalled answers: any answer except a watch that has made no progress for a while, and, for
+//! users over their budget, everything that stalls, watches included, longest stall first. A watch gets an error inside the
+//! stream (`429`), another answer is broken off. If a user is still over the budget after that, the connection is closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -28,15 +27,15 @@ use super::body::{Body, Broken};
 use super::listener::Guest;
 use crate::account::Account;
 
-/// Bodies up to this size cost about as much as the stream they are sent on, and are not counted.
+/// Bodies up to this size cost about as much as the stream that carries them, and are not counted.
 const SMALL: u64 = 2 * 1024;
 /// Larger pieces are handed over in slices of this size.
 const SLICE: usize = 64 * 1024;
-/// Pieces that wait in a queue; few, since a thousand clients may have stopped reading at once.
+/// The number of pieces in a queue; low, since a thousand clients may have stopped reading at once.
 const QUEUE: usize = 4;
-/// How often stalled answers are looked for.
+/// How often the sweep looks for stalled answers.
 const SWEEP: Duration = Duration::from_secs(2);
-/// What has not moved for so long stalls, if its user is over the budget.
+/// An answer stalls after this time without progress, if its user is over the budget.
 const STALLED: Duration = Duration::from_secs(4);
 
 /// Returns bytes that are charged to an account until their last copy is dropped.
@@ -47,30 +46,30 @@ fn charged(account: Option<&Arc<Account>>, bytes: Bytes) -> Bytes {
     }
 }
 
-/// The user that an answer is for.
+/// The user who gets an answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recipient {
-    /// Administrators have none.
+    /// `None` for administrators.
     pub(crate) account: Option<Arc<Account>>,
-    /// Parts of this process have none.
+    /// `None` for parts of this process.
     pub(crate) guest: Option<Arc<Guest>>,
-    /// The connection carries one answer at a time, and ends with one that is broken off.
+    /// The connection carries one answer at a time, and ends if that is broken off.
     pub(crate) alone: bool,
 }
 
-/// How an answer is sent, where its request does not tell.
+/// How an answer is sent, if its request does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It counts what it sends by itself.
+    /// It charges its bytes itself.
     Counted,
     /// It ends by itself, though requests of its kind may stay open.
     Brief,
 }
 
-/// All answers on their way that could stall.
+/// All answers in progress that could stall.
 #[derive(Debug)]
 pub(crate) struct Sendings {
-    /// No progress for so long ends an answer.
+    /// An answer ends after this time without progress.
     patience: Duration,
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<Shared>>>,
@@ -81,15 +80,15 @@ impl Sendings {
         Arc::new(Self { patience, next: AtomicU64::new(0), open: Mutex::default() })
     }
 
-    /// Returns an answer's body with its bytes counted until they are sent. `lasting` ones may pause for as long as they like.
+    /// Returns an answer's body whose bytes are charged until they are sent. `lasting` ones may pause for any time.
     pub(crate) fn send(self: &Arc<Self>, body: Body, to: Recipient, lasting: bool) -> Body {
         if to.guest.is_none() || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
             return body;
         }
-        // A client may never ask for it.
+        // A client may never read it.
         let mut state = State { taken: Some(Instant::now()), ..State::default() };
         let mut body = body;
-        // A body that is complete takes its memory now, even if the client's window is closed and nobody ever asks for it.
+        // A complete body takes its memory now, even if the client's window is closed and the client never reads it.
         if body.size_hint().exact().is_some()
             && let Some(Some(Ok(frame))) = body.frame().now_or_never()
             && let Ok(piece) = frame.into_data()
@@ -100,14 +99,14 @@ impl Sendings {
         Sending::new(self, state, to, lasting, None).boxed_unsync()
     }
 
-    /// Returns a body that is fed through a queue, and its other end. If the answer has to end before its time,
-    /// `farewell` is the last that is sent.
+    /// Returns a body that is fed through a queue, and the sending end of the queue. If the answer must end early, `farewell` is
+    /// sent last.
     pub(crate) fn queue(self: &Arc<Self>, to: Recipient, farewell: fn() -> Bytes) -> (Outbox, Body) {
         let sending = Sending::new(self, State::default(), to, true, Some(farewell));
         (Outbox { shared: sending.shared.clone() }, sending.boxed_unsync())
     }
 
-    /// Looks for stalled answers until told to stop.
+    /// Ends stalled answers, until it is stopped.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -143,7 +142,7 @@ struct Shared {
     to: Recipient,
     lasting: bool,
     farewell: Option<fn() -> Bytes>,
-    /// Tells the queue's other end that there is room.
+    /// Notifies the sender that there is room.
     room: Notify,
     /// Nothing more will be sent.
     over: CancellationToken,
@@ -153,27 +152,27 @@ struct Shared {
 struct State {
     source: Option<Body>,
     queue: VecDeque<Bytes>,
-    /// Of the piece that is being handed over, what is left.
+    /// The rest of the piece that is being handed over.
     left: Bytes,
     waker: Option<Waker>,
-    /// The queue's other end is gone.
+    /// The sender is gone.
     complete: bool,
-    /// When everything was taken back that was not handed over.
+    /// When all pieces that had not been handed over were taken back.
     given_up: Option<Instant>,
     /// The answer is broken off.
     broken: bool,
-    /// When something was handed over, or there was something to be handed over, until more is asked for.
+    /// When a piece was handed over, or became available to be handed over; unset when more is requested.
     taken: Option<Instant>,
 }
 
 impl Shared {
-    /// Returns for how long the client has not taken what was handed over.
+    /// Returns for how long the client has not taken the piece that was handed over.
     fn stalls(&self, now: Instant) -> Option<Duration> {
         let taken = self.state.lock().taken?;
         Some(now.saturating_duration_since(taken))
     }
 
-    /// Takes back everything that is not handed over yet, and ends the answer.
+    /// Takes back all pieces that have not been handed over yet, and ends the answer.
     fn give_up(&self, now: Instant) {
         let mut state = self.state.lock();
         if state.given_up.is_some() {
@@ -206,7 +205,7 @@ impl Shared {
         given_up.is_some_and(|at| now.saturating_duration_since(at) >= since)
     }
 
-    /// Closes the connection: what it holds cannot be had otherwise.
+    /// Closes the connection: the memory that it holds cannot be freed otherwise.
     fn close(&self) {
         if let Some(guest) = &self.to.guest {
             tracing::debug!(address = %guest.address(), "closing a connection whose answers are not read");
@@ -215,7 +214,7 @@ impl Shared {
     }
 }
 
-/// The body of an answer that is counted.
+/// The body of an answer whose bytes are charged.
 struct Sending {
     shared: Arc<Shared>,
     sendings: Arc<Sendings>,
@@ -270,7 +269,7 @@ impl http_body::Body for Sending {
                 let piece = if state.left.len() <= 2 * SLICE {
                     std::mem::take(&mut state.left)
                 } else {
-                    // Copied, or the slice would keep all of it in memory.
+                    // Copied, since the slice would keep the whole piece in memory.
                     let slice = state.left.split_to(SLICE);
                     charged(account, Bytes::copy_from_slice(&slice))
                 };
@@ -318,7 +317,7 @@ impl http_body::Body for Sending {
                 let rest = source.size_hint();
                 let left = state.left.len() as u64;
                 let mut hint = SizeHint::new();
-                // The upper bound first: the lower one may not be above it at any moment.
+                // The upper bound first: the lower one must never exceed it.
                 if let Some(upper) = rest.upper() {
                     hint.set_upper(upper.saturating_add(left));
                 }
@@ -330,21 +329,21 @@ impl http_body::Body for Sending {
     }
 }
 
-/// The other end of a queue: pieces that are put in are sent in order.
+/// The sending end of a queue: pieces are sent in order.
 #[derive(Debug)]
 pub struct Outbox {
     shared: Arc<Shared>,
 }
 
 impl Outbox {
-    /// Says whether a piece may be made at once.
+    /// Returns whether a piece may be created immediately.
     pub fn has_room(&self) -> bool {
         let within = self.shared.to.account.as_ref().is_none_or(|account| !account.is_over());
         within && !self.shared.over.is_cancelled() && self.shared.state.lock().queue.len() < QUEUE
     }
 
-    /// Waits until a piece may be made: there is room in the queue, and the user is within the budget. Who makes one before
-    /// holds memory that nobody counts.
+    /// Waits until a piece may be created: there is room in the queue, and the user is within the budget. A piece that is created
+    /// before holds memory that is not charged.
     pub async fn room(&self) {
         loop {
             if let Some(account) = &self.shared.to.account {
@@ -368,14 +367,14 @@ impl Outbox {
         state.queue.push_back(piece);
         match state.waker.take() {
             Some(waker) => waker.wake(),
-            // A client that asks for nothing, from the beginning or any more, does not take what there is.
+            // A client that requests nothing, from the beginning or any more, does not take the available pieces.
             None => {
                 state.taken.get_or_insert_with(Instant::now);
             }
         }
     }
 
-    /// Waits until nothing more can be sent: the client has gone, or was given up.
+    /// Waits until nothing more can be sent: the client has gone, or the answer was ended.
     pub async fn closed(&self) {
         self.shared.over.cancelled().await;
     }
@@ -437,7 +436,7 @@ mod tests {
         assert_eq!(account.unsent(), SLICE, "what the library does not have is dropped");
         drop(first);
         assert!(next(&mut body).flatten().unwrap().is_err());
-        // Nor is one kept that nobody asks for: the client's window is shut.
+        // A body that is never requested is not kept either: the client's window is closed.
         let mut body = sendings.send(body::full(vec![b'x'; 1_000_000]), to(&account), false);
         sendings.sweep(Instant::now() + Duration::from_secs(31));
         assert_eq!(account.unsent(), 0);
@@ -454,7 +453,7 @@ mod tests {
             outbox.push(vec![b'x'; 60_000].into());
         }
         assert!(healthy.room().now_or_never().is_none(), "nothing more is made for this user");
-        // Both hand their first piece over; one client reads it and asks for more.
+        // Both hand their first piece over; one client reads it and requests more.
         let held = next(&mut pieces).flatten().unwrap().unwrap();
         drop(next(&mut read).flatten().unwrap().unwrap());
         assert!(next(&mut read).is_none());
@@ -472,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn a_watch_that_was_never_asked_for_anything_ends_when_its_user_is_over_the_budget() {
         let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(100_000));
-        // The client's window is shut: the library does not ask for the body.
+        // The client's window is closed: the library does not request the body.
         let (shut, mut body) = sendings.queue(to(&account), || Bytes::from_static(b"farewell"));
         shut.push(vec![b'x'; 60_000].into());
         sendings.sweep(Instant::now() + Duration::from_secs(60));

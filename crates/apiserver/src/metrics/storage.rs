@@ -1,4 +1,4 @@
-//! Metrics of the store, under kube-apiserver's names: how requests to etcd went, what its watch brought, how large the database is.
+//! Metrics of the store, under kube-apiserver's names: requests to etcd, events from its watch, and the size of the database.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -20,20 +20,20 @@ impl Resources {
     fn labels(&self, collection: &str) -> String {
         match self.0.get(collection) {
             Some((group, resource)) => format!("group=\"{group}\",resource=\"{resource}\""),
-            // What is not served as a resource: keys of the servers, questions about the whole.
+            // Collections that are not resources: keys of the servers, questions about the whole store.
             None => "group=\"\",resource=\"\"".to_owned(),
         }
     }
 }
 
-/// Writes the size of the database; without etcd it is that of the file.
+/// Writes the size of the database; without etcd, the size of the file.
 pub(super) fn size(text: &mut String, bytes: u64) {
     text.push_str("# HELP apiserver_storage_size_bytes Size of the storage database file physically allocated in bytes\n");
     text.push_str("# TYPE apiserver_storage_size_bytes gauge\n");
     let _ = writeln!(text, "apiserver_storage_size_bytes{{storage_cluster_id=\"etcd-0\"}} {bytes}");
 }
 
-/// Writes what is known of etcd.
+/// Writes the metrics of etcd.
 pub(super) fn etcd(text: &mut String, report: &EtcdReport, resources: &Resources) {
     let bytes = report.endpoints.iter().map(|endpoint| endpoint.bytes).max().unwrap_or(0);
     size(text, bytes);

@@ -1,8 +1,8 @@
-//! Requests that the server itself makes: to webhooks, to conversion webhooks, to aggregated servers.
+//! Requests that the server itself makes: to webhooks, conversion webhooks and aggregated servers.
 //!
-//! In: where to (a URL or a Service), whom to trust. Out: an answer, or an error in the words that Go's HTTP client would
-//! use, since they end up in messages that people search for. HTTP/1.1 to Services is deliberate, as upstream:
-//! concurrent calls spread over the endpoints of a Service, and connections can be upgraded. A host may speak HTTP/2.
+//! In: the target (a URL or a Service), and which authority to trust. Out: an answer, or an error in the words of Go's HTTP
+//! client, since people search for these messages. HTTP/1.1 to Services is deliberate, as upstream: concurrent calls spread over
+//! the endpoints of a Service, and connections can be upgraded. A host may use HTTP/2.
 
 mod pool;
 pub mod reply;
@@ -21,15 +21,15 @@ use crate::server::Server;
 pub use services::{Address, ServicePort};
 pub use trust::Trust;
 
-/// The body of a request that is sent on.
+/// The body of a forwarded request.
 pub type SentBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Where a connection goes and whom it trusts.
+/// The target of a connection, and whom it trusts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     pub address: Address,
     pub trust: Trust,
-    /// Shows the certificate of the front proxy to the other side.
+    /// Presents the certificate of the front proxy.
     pub as_front_proxy: bool,
 }
 
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Outbound {
     }
 }
 
-/// More pools than a control plane has webhooks and aggregated servers; beyond it, the unused ones go.
+/// More pools than a control plane has webhooks and aggregated servers; beyond it, unused ones are dropped.
 const MAX_POOLS: usize = 512;
 
 impl Outbound {
@@ -61,13 +61,13 @@ impl Outbound {
         this
     }
 
-    /// Shows this certificate from now on.
+    /// Presents this certificate from now on.
     pub fn set_front_proxy(&self, pair: crate::auth::pki::Pair) {
         self.front_proxy.store(Some(Arc::new(pair)));
         self.pools.lock().retain(|endpoint, _| !endpoint.as_front_proxy);
     }
 
-    /// Sends a request to an endpoint and returns the head of the answer, with its body still to be read.
+    /// Sends a request to an endpoint and returns the head of the answer; the body is still unread.
     pub async fn send(
         &self,
         server: &Server,

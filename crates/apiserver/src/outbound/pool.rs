@@ -1,4 +1,4 @@
-//! Kept connections to one endpoint.
+//! Idle connections to one endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,13 @@ use tokio_rustls::TlsConnector;
 
 use super::{Address, Error, SentBody};
 
-/// Idle connections that are kept per endpoint, as client-go does.
+/// The number of idle connections for each endpoint, as in client-go.
 const KEEP: usize = 25;
-/// As Go's default dialer.
+/// As in Go's default dialer.
 const CONNECT: Duration = Duration::from_secs(30);
-/// As Go's default transport.
+/// As in Go's default transport.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A shared connection on which nothing comes for so long is asked whether it still lives, and given up if it does not
-/// answer, as Go does.
+/// A shared connection that is silent for this long is pinged, and dropped if it does not answer, as in Go.
 const SILENCE: Duration = Duration::from_secs(30);
 const PING: Duration = Duration::from_secs(15);
 
@@ -31,9 +30,9 @@ pub(super) struct Pool {
     connector: TlsConnector,
     name: ServerName<'static>,
     authority: Option<Authority>,
-    /// Connections that take one request at a time. Protects the list only; nothing is awaited while it is held.
+    /// Connections for one request at a time. The lock protects only the list; it is never held across an await.
     idle: Arc<Mutex<Vec<http1::SendRequest<SentBody>>>>,
-    /// The connection that takes all requests, if the other side speaks HTTP/2. Held as shortly.
+    /// The connection for all requests, if the other side speaks HTTP/2. Its lock is held just as briefly.
     shared: Mutex<Option<http2::SendRequest<SentBody>>>,
 }
 
@@ -76,8 +75,8 @@ impl Pool {
         })
     }
 
-    /// Sends on a kept connection, or on a new one. A kept one may have been closed by the other side meanwhile; then
-    /// the request has not left yet and goes out on a new connection.
+    /// Sends on a kept connection, or on a new one. The other side may have closed a kept one meanwhile; then the request has not
+    /// been sent yet and is sent on a new connection.
     pub(super) async fn send(
         &self,
         resolve: impl Fn() -> Result<Vec<String>, Error>,
@@ -86,7 +85,8 @@ impl Pool {
         loop {
             let (mut sender, fresh) = match self.kept() {
                 Some(sender) => (sender, false),
-                // Connecting is rare and its state large: without the box every request that might ask a webhook carries it along.
+                // Connecting is rare and its state large: without the box, every request that might call a webhook would carry
+                // it.
                 None => (Box::pin(self.connect(&resolve()?)).await?, true),
             };
             if sender.ready().await.is_err() {
@@ -113,7 +113,7 @@ impl Pool {
         }
     }
 
-    /// Returns a connection that seems to be open still.
+    /// Returns a connection that appears to be open.
     fn kept(&self) -> Option<Sender> {
         if let Some(sender) = self.shared.lock().as_ref().filter(|sender| !sender.is_closed()) {
             return Some(Sender::Shared(sender.clone()));
@@ -126,7 +126,7 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection: a shared one at once, another once the answer that is on it has been read.
+    /// Keeps a connection: a shared one at once, another one after the answer on it has been read.
     fn keep(&self, sender: Sender) {
         let mut sender = match sender {
             Sender::Alone(sender) => sender,
@@ -149,14 +149,14 @@ impl Pool {
         });
     }
 
-    /// Takes no further requests to a shared connection that failed.
+    /// Stops using a shared connection that failed.
     fn drop_shared(&self, sender: &Sender) {
         if let Sender::Shared(_) = sender {
             *self.shared.lock() = None;
         }
     }
 
-    /// Writes the address of a request as the connection wants it: whole on a shared one, the path alone otherwise.
+    /// Writes the target of a request as the connection needs it: the whole URL on a shared one, otherwise only the path.
     fn address(&self, request: &mut Request<SentBody>, sender: &Sender) {
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
         (parts.scheme, parts.authority) = match sender {
@@ -185,7 +185,7 @@ impl Pool {
                 .await
                 .map_err(failed)?;
             tokio::spawn(async move { ended(connection.await) });
-            // Whoever comes meanwhile need not make another one.
+            // Concurrent requests need not make another one.
             self.keep(Sender::Shared(sender.clone()));
             return Ok(Sender::Shared(sender));
         }
@@ -206,7 +206,7 @@ fn ended(result: Result<(), hyper::Error>) {
     }
 }
 
-/// Tries the addresses in turn; the last failure is told.
+/// Tries the addresses in order; the last failure is reported.
 async fn dial(addresses: &[String]) -> Result<TcpStream, Error> {
     let mut last = Error("no addresses".to_owned());
     for address in addresses {

@@ -1,4 +1,4 @@
-//! Reads the answer of a webhook as client-go would: a JSON document, or an error in its words.
+//! Reads the answer of a webhook like client-go: a JSON document, or an error in client-go's words.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Error;
 
-/// No review comes near it.
+/// Much larger than any review.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
 
 /// Reads a whole body.
@@ -39,7 +39,7 @@ pub fn document(code: u16, body: &[u8]) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Says what an answer outside of 2xx means.
+/// Returns the error for an answer outside of 2xx.
 fn failure(code: u16, body: &[u8]) -> String {
     if let Ok(status) = serde_json::from_slice::<Value>(body)
         && status["kind"] == "Status"

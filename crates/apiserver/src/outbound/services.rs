@@ -1,5 +1,5 @@
-//! Finds the addresses behind a Service. Nobody programs cluster addresses into this machine's network and no DNS
-//! knows the names, so the server looks them up itself: ExternalName, then endpoints, then the cluster address.
+//! Finds the addresses behind a Service. Cluster addresses are not routed on this machine and DNS does not know the names, so the
+//! server looks them up itself: ExternalName, then endpoints, then the cluster address.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub struct ServicePort {
     pub port: u16,
 }
 
-/// Where a connection goes.
+/// The target of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     Host { host: String, port: u16 },
@@ -23,7 +23,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns where an https URL leads; `None` if it is none.
+    /// Returns the target of an https URL; `None` if it is not one.
     pub fn of_url(url: &str) -> Option<Self> {
         let rest = url.strip_prefix("https://")?;
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
@@ -34,7 +34,7 @@ impl Address {
         (!host.is_empty()).then(|| Self::Host { host: host.to_owned(), port })
     }
 
-    /// Returns the name that the certificate of the other side has to be valid for.
+    /// Returns the name for which the certificate of the other side must be valid.
     pub fn server_name(&self) -> String {
         match self {
             Self::Host { host, .. } => host.trim_matches(['[', ']']).to_owned(),
@@ -42,7 +42,7 @@ impl Address {
         }
     }
 
-    /// Returns host and port as they stand in a URL.
+    /// Returns host and port as written in a URL.
     pub fn authority(&self) -> String {
         match self {
             Self::Host { host, port } => format!("{host}:{port}"),
@@ -50,7 +50,7 @@ impl Address {
         }
     }
 
-    /// Says whether a Service has an endpoint that takes requests. A host always counts as one.
+    /// Returns whether a Service has a ready endpoint. A host always counts as one.
     pub fn has_endpoints(&self, server: &Server) -> bool {
         match self {
             Self::Host { .. } => true,
@@ -67,7 +67,7 @@ impl Address {
 }
 
 impl ServicePort {
-    /// Returns the addresses to try, the endpoints in a random order.
+    /// Returns the addresses to try, with the endpoints in random order.
     pub fn resolve(&self, server: &Server) -> Result<Vec<String>, Error> {
         let missing = || Error(format!("service {:?} not found", self.name));
         let key = object::join_key(&self.namespace, &self.name);
@@ -92,7 +92,7 @@ impl ServicePort {
         }
         let cluster_ip = text("clusterIP");
         if found.is_empty() && !cluster_ip.is_empty() && cluster_ip != "None" && has_selector(&service) {
-            // Somebody else's network may know it; ours has no endpoints for it.
+            // Another network may route this address; ours has no endpoints for it.
             found.push(join(&cluster_ip, u64::from(self.port)));
         }
         if found.is_empty() {

@@ -1,18 +1,18 @@
-//! Which value of an older object is the past of which value of a newer one, and whether it has stayed the same.
+//! Finds the old value for each value of a changed object, and whether it is unchanged.
 //!
-//! Fields have the past of their name, items of lists of type map that of their keys. Items of other lists have none, and count
-//! as unchanged if the whole list is. What no schema describes counts as changed.
+//! A field corresponds to the old field of the same name, an item of a list of type map to the old item with the same keys. Items
+//! of other lists correspond to nothing, and count as unchanged if the whole list is. Values without a schema count as changed.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// A place in an object on its way from an older to a newer version.
+/// A place in an object, in its old and its new version.
 #[derive(Debug, Clone)]
 pub(super) struct Correlation<'a> {
-    /// Known here, unless this place has no past.
+    /// Known, unless this place has no old value.
     here: Option<Pair<'a>>,
-    /// The nearest place above that has a past.
+    /// The nearest place above with an old value.
     above: Option<Pair<'a>>,
 }
 
@@ -24,7 +24,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Correlation<'a> {
-    /// The whole object. One that is new has no past anywhere.
+    /// The whole object. A new object has no old values at all.
     pub(super) fn root(schema: &'a Value, new: &'a Value, old: Option<&'a Value>) -> Self {
         Self { here: old.map(|old| Pair { schema, new, old }), above: None }
     }
@@ -47,13 +47,13 @@ impl<'a> Correlation<'a> {
         Items { list: self.clone(), past }
     }
 
-    /// Says whether the value here, or what it is a part of, is as it was.
+    /// Returns whether the value here, or the value that contains it, is unchanged.
     pub(super) fn is_unchanged(&self) -> bool {
         self.here.or(self.above).is_some_and(Pair::is_unchanged)
     }
 }
 
-/// The items of a list on their way from an older to a newer version.
+/// The items of a list, in its old and its new version.
 pub(super) struct Items<'a> {
     list: Correlation<'a>,
     past: Option<Counterparts<'a>>,
@@ -104,15 +104,15 @@ fn is_map(schema: &Value) -> bool {
     schema["x-kubernetes-list-type"] == "map"
 }
 
-/// The items of an older list of type map, by their keys. Looking through the whole list for each item of a newer one would take
-/// minutes for lists that fit into an object.
+/// The items of an old list of type map, by their keys. A linear search for each item of the new list would take minutes for
+/// lists that fit into an object.
 pub(super) struct Counterparts<'a> {
     keys: Vec<&'a str>,
     items: HashMap<Vec<&'a Value>, &'a Value>,
 }
 
 impl<'a> Counterparts<'a> {
-    /// Reads an older list; `None` if its items cannot be told apart.
+    /// Reads an old list; `None` if its items cannot be distinguished.
     pub(super) fn of(schema: &'a Value, old: &'a Value) -> Option<Self> {
         let keys = schema.get("x-kubernetes-list-map-keys").filter(|_| is_map(schema))?.as_array()?;
         let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
@@ -128,7 +128,7 @@ impl<'a> Counterparts<'a> {
         Some(Self { keys, items })
     }
 
-    /// Returns the item that has the keys of a newer one.
+    /// Returns the item with the same keys as a new one.
     pub(super) fn find(&self, item: &Value) -> Option<&'a Value> {
         self.items.get(&identity(&self.keys, item)?).copied()
     }
@@ -169,7 +169,7 @@ mod tests {
         let (old, new) = (json!({"a": {"b": 1}, "free": 1}), json!({"a": {"b": 1}, "free": 2}));
         assert!(unchanged(&new, &old, &["a"]) && unchanged(&new, &old, &["a", "b"]));
         assert!(!unchanged(&new, &old, &["free"]) && !unchanged(&new, &old, &[]));
-        // What the schema does not know cannot be compared.
+        // Fields outside the schema cannot be compared.
         let odd = json!({"a": {"b": 1, "c": 1}});
         assert!(!unchanged(&odd, &odd, &["a"]) && unchanged(&odd, &odd, &["a", "b"]));
         assert!(!unchanged(&odd, &odd, &["a", "c"]));

@@ -1,4 +1,4 @@
-//! A CustomResourceDefinition, compiled: what its versions look like and how their objects are checked.
+//! A CustomResourceDefinition, compiled: the schemas of its versions, and how their objects are checked.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::conversion::Converter;
 use crate::handlers::scale::{self, Paths};
 use crate::object::{self, Entry};
 
-/// Stands for the schema of an object that a webhook has converted: it is in the form of the version it was converted to.
+/// Stands for the schema of an object that a webhook has converted: it has the form of the target version.
 pub(crate) const CONVERTED: u32 = u32::MAX;
-/// Stands for the schema of an object that no version shows as it is stored.
+/// Stands for the schema of an object that must be changed before any version can show it.
 pub(crate) const UNSETTLED: u32 = u32::MAX - 1;
 
-/// Counts what definitions were compiled to, within this process.
+/// Numbers compiled definitions, within this process.
 static INCARNATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// One definition with all its versions.
@@ -37,25 +37,25 @@ pub struct Custom {
     pub names: Names,
     pub namespaced: bool,
     pub versions: Vec<Version>,
-    /// The version objects are stored in.
+    /// The storage version.
     pub storage_version: String,
-    /// The first of the versions that objects were ever stored in: that of every stored body that says none.
+    /// The first of the versions in which objects were ever stored: that of every stored body without a version.
     pub first_stored: String,
-    /// The webhook that converts between the versions; without one they differ by name only.
+    /// The webhook that converts between the versions; without one they differ only by name.
     pub conversion: Option<Converter>,
-    /// The definition is being deleted: nothing new may be created.
+    /// The definition is being deleted: no instances may be created.
     pub terminating: bool,
     /// All versions have the same schema, so that stored bytes serve each of them.
     pub uniform: bool,
-    /// Tells what this was compiled from from anything else, see [`essence`].
+    /// Distinguishes the source of this compilation from any other, see [`essence`].
     pub essence: u64,
-    /// Tells how this is served: another number ends the watches, see [`Custom::succeed`].
+    /// Identifies how this is served: a different number ends the watches, see [`Custom::succeed`].
     service: u64,
-    /// Cancelled when objects are not served like this any more.
+    /// Cancelled when objects are no longer served like this.
     pub retired: CancellationToken,
-    /// Another number each time objects are served otherwise, even if it is as they were once before.
+    /// A new number each time objects are served differently, even if they were served the same way before.
     pub incarnation: u64,
-    /// Subresources that an extension answers, whatever the method.
+    /// Subresources that an extension answers, whatever the method is.
     pub connects: Vec<Subresource>,
 }
 
@@ -81,7 +81,7 @@ pub struct Version {
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
     pub has_defaults: bool,
-    /// Tells this schema, together with that of the stored version, from others, within this process. Never 0.
+    /// Distinguishes this schema, together with that of the storage version, from others, within this process. Never 0.
     pub fingerprint: u32,
     /// The rules of `x-kubernetes-validations`.
     pub rules: Option<super::rules::Rules>,
@@ -244,7 +244,7 @@ impl Custom {
             .expect("a kind is made only for versions that the definition has")
     }
 
-    /// Takes the place of what a definition was compiled to before: watches go on if objects are served as they were.
+    /// Replaces an earlier compilation of the definition: watches continue if objects are served as before.
     pub fn succeed(&mut self, before: &Self) {
         if self.serves_like(before) {
             self.retired = before.retired.clone();
@@ -252,13 +252,13 @@ impl Custom {
         }
     }
 
-    /// Says whether objects are served as they were.
+    /// Returns whether objects are served as before.
     pub fn serves_like(&self, before: &Self) -> bool {
         self.service == before.service
     }
 
-    /// Says whether what was stored under a schema can be sent as it is: if that is the schema of this version. An object
-    /// from before the server started may lack defaults that have been added to the schema since, and nothing else.
+    /// Returns whether an object that was stored under a schema can be sent unchanged: if that is the schema of this version. An
+    /// object from before the server's start may lack defaults that have been added to the schema since, but nothing else.
     pub fn serves_as_stored(&self, version: &str, schema: u32) -> bool {
         let version = self.version(version);
         schema == CONVERTED
@@ -276,9 +276,9 @@ impl Custom {
         said.unwrap_or(&self.first_stored)
     }
 
-    /// Brings an object of one version into the form of another one, as if it were read from the store: with the
-    /// defaults of the version it is stored in, and without what the other one does not know. The defaults of the other
-    /// one are for what clients send.
+    /// Converts an object of one version to another one, as if it were read from the store: with the defaults of its storage
+    /// version, and without fields that the other version does not know. The defaults of the other version are for objects from
+    /// clients.
     pub fn present(&self, from: &str, to: &str, object: &mut Value) {
         let target = self.version(to);
         match self.versions.iter().find(|version| version.name == from) {
@@ -292,26 +292,26 @@ impl Custom {
         }
     }
 
-    /// Gives an object the form that its version has in the store, and the defaults it is read with.
+    /// Brings an object into the form that its version has in the store, with the defaults for reading.
     pub fn settle(&self, version: &str, object: &mut Value) {
         if let Some(version) = self.versions.iter().find(|own| own.name == version) {
             version.settle(object);
         }
     }
 
-    /// Drops what a version does not know.
+    /// Drops fields that a version does not know.
     pub fn trim(&self, version: &str, object: &mut Value) {
         if let Some(version) = self.versions.iter().find(|own| own.name == version) {
             version.trim(object);
         }
     }
 
-    /// Drops unknown fields and fills in defaults; returns the paths of what was dropped.
+    /// Drops unknown fields and fills in defaults. Returns the paths of the dropped fields.
     pub fn canonicalise(&self, gvk: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
         let schema = &self.version(&gvk.version).schema;
         let metadata =
             schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
-        // As they are told: the object's own metadata, the fields, the metadata of objects inside.
+        // In the order of the messages: the object's own metadata, the fields, the metadata of embedded objects.
         let (mut unknown, inside): (Vec<String>, Vec<String>) =
             metadata.into_iter().partition(|path| path.starts_with("metadata."));
         unknown.extend(schema.prune(object));
@@ -320,8 +320,8 @@ impl Custom {
         Ok(unknown)
     }
 
-    /// Names the unknown fields of an object that is of another kind or version than its endpoint is about: those of another
-    /// version of this kind are measured by that version, or by nothing if there is none; of another kind only the metadata count.
+    /// Returns the unknown fields of an object whose kind or version differs from that of the endpoint. For another version of
+    /// this kind, that version's schema counts, or none if it does not exist; for another kind, only the metadata counts.
     pub fn unknown_in(&self, given: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
         let of_this_kind = given.group == self.group && given.kind == self.names.kind;
         let version = self.versions.iter().find(|version| version.name == given.version);
@@ -343,7 +343,7 @@ impl Custom {
         Ok(unknown)
     }
 
-    /// Drops the nulls of what a client sent, where nothing may be null.
+    /// Drops nulls from a client's object where null is not allowed.
     pub fn drop_nulls(&self, gvk: &Gvk, object: &mut Value) {
         self.version(&gvk.version).schema.prune_nulls(object);
     }
@@ -356,7 +356,7 @@ impl Custom {
         }
     }
 
-    /// Puts back what an endpoint does not change: the status through the object, all but the status through
+    /// Restores the fields that an endpoint does not change: the status through the object, everything but the status through
     /// `/status`.
     pub fn prepare_update(&self, gvk: &Gvk, subresource: &str, new: &mut Value, old: &Value) {
         if subresource == "status" {
@@ -383,7 +383,7 @@ impl Custom {
         }
     }
 
-    /// Says whether anything but metadata (and the status, where it is a subresource) differs.
+    /// Returns whether anything but metadata (and the status, where it is a subresource) differs.
     pub fn spec_changed(&self, version: &str, old: &Value, new: &Value) -> bool {
         let status = self.version(version).status;
         let rest = |object: &Value| {
@@ -410,7 +410,7 @@ impl Custom {
         version.with_rules(errors, object, None, &|_| ())
     }
 
-    /// Checks a changed object; through `/status`, its status alone. Warns of what was wrong before.
+    /// Checks a changed object; through `/status`, only its status. Existing faults become warnings.
     pub fn validate_update(
         &self,
         gvk: &Gvk,
@@ -420,7 +420,7 @@ impl Custom {
         warn: &dyn Fn(String),
     ) -> field::Errors {
         let version = self.version(&gvk.version);
-        // Upstream looks at the metadata twice.
+        // Upstream checks the metadata twice.
         let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
         errors.extend(meta::update(object, old, meta::Finalizers::Qualified));
         if subresource == "status" {
@@ -443,7 +443,7 @@ impl Custom {
         self.version(version).scale.clone()
     }
 
-    /// Returns the warning that goes with every request for a deprecated version.
+    /// Returns the warning for every request to a deprecated version.
     pub fn deprecation(&self, gvk: &Gvk) -> Option<String> {
         let version = self.version(&gvk.version);
         if !version.deprecated {
@@ -490,13 +490,13 @@ impl Custom {
 }
 
 impl Version {
-    /// Drops what this version does not know.
+    /// Drops fields that this version does not know.
     fn trim(&self, object: &mut Value) {
         self.schema.prune(object);
         self.schema.prune_nulls(object);
     }
 
-    /// Drops what this version does not know and fills in the defaults of today.
+    /// Drops fields that this version does not know and fills in the current defaults.
     fn settle(&self, object: &mut Value) {
         self.trim(object);
         if let Err(error) = self.schema.default(object) {
@@ -511,7 +511,7 @@ impl Version {
         errors
     }
 
-    /// Adds what the rules of the schema say. They do not run over an object of the wrong shape.
+    /// Adds the errors of the schema's rules. They do not run on an object of the wrong shape.
     fn with_rules(
         &self,
         mut errors: field::Errors,
@@ -532,13 +532,13 @@ impl Version {
     }
 }
 
-/// Says whether an error is about the shape of an object, which expressions rely on.
+/// Returns whether an error concerns the shape of an object, on which expressions rely.
 fn is_misshapen(error: &field::Error) -> bool {
     use field::ErrorType::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
     matches!(error.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid)
 }
 
-/// A number that is another one when a definition has to be compiled anew. Most of its status does not count.
+/// A digest that changes if a definition must be compiled again. Most of its status does not matter.
 pub fn essence(definition: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in ["/metadata/uid", "/metadata/deletionTimestamp", "/spec"] {
@@ -548,7 +548,7 @@ pub fn essence(definition: &Value) -> u64 {
     hasher.finish()
 }
 
-/// A number that is another one when objects of a definition are served otherwise than before.
+/// A digest that changes if objects of a definition are served differently.
 fn service(definition: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in ["/metadata/uid", "/spec"] {
@@ -571,7 +571,7 @@ fn fingerprint(schema: &Value, stored: &Value) -> u32 {
     (hasher.finish() as u32).clamp(1, UNSETTLED - 1)
 }
 
-/// Says whether a schema sets a default anywhere.
+/// Returns whether a schema sets a default anywhere.
 fn has_defaults(schema: &Value) -> bool {
     let Some(fields) = schema.as_object() else { return false };
     let below = |field: &str| fields.get(field).is_some_and(has_defaults);

@@ -1,5 +1,5 @@
-//! The discovery documents: which groups, versions and resources there are, in the old form (one document per
-//! group version) and the aggregated one.
+//! The discovery documents: all groups, versions and resources, in the old form (one document for each group version) and the
+//! aggregated one.
 
 use std::collections::HashMap;
 
@@ -108,8 +108,8 @@ fn aggregated(items: Vec<Value>, version: &str) -> Aggregated {
     Aggregated { bytes, etag }
 }
 
-/// A version that another server serves: current as long as that one tells what it has, whether it passes for available
-/// or not.
+/// A version that another server serves: it is current as long as that server reports its resources, whether it counts as
+/// available or not.
 fn remote_version(remote: &Remote) -> Value {
     let freshness = if remote.fresh { "Current" } else { "Stale" };
     let mut document = json!({"version": remote.version, "freshness": freshness});
@@ -147,7 +147,7 @@ fn legacy_resources(kind: &Kind) -> Vec<Value> {
         entry["storageVersionHash"] = json!(storage_version_hash(kind));
     }
     let mut list = Vec::new();
-    // A few kinds exist only through their subresources or have no verbs of their own.
+    // A few kinds exist only through their subresources, or have no verbs themselves.
     if !kind.verbs.is_empty() {
         list.push(entry);
     }
@@ -210,7 +210,7 @@ fn is_foreign(kind: &Kind, subresource: &super::Subresource) -> bool {
         && (subresource.gvk.group != kind.gvk.group || subresource.gvk.version != kind.gvk.version)
 }
 
-/// Returns the short digest that tells clients when the stored version changes.
+/// Returns the short digest that shows clients when the storage version changes.
 fn storage_version_hash(kind: &Kind) -> String {
     let storage = &kind.storage;
     let digest = Sha256::digest(format!("{}/{}/{}", storage.group, storage.version, storage.kind));

@@ -1,7 +1,7 @@
-//! One served resource: what it is called, where it is stored, which rules it follows.
+//! One served resource: its names, where it is stored, and which rules apply to it.
 //!
-//! Native kinds take their facts from the tables in `native`, custom ones from their definition; every handler
-//! works on this one type.
+//! Native kinds get their facts from the tables in `native`, custom ones from their definition. Every handler works on this one
+//! type.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Kind {
     pub collection: Arc<str>,
     pub source: Source,
     pub rules: Rules,
-    /// The version objects are stored in, as an `apiVersion`, and the kind it has there.
+    /// The storage version, as an `apiVersion`, and the kind in that version.
     pub storage: Gvk,
 }
 
@@ -40,8 +40,8 @@ pub struct Subresource {
     pub verbs: Vec<String>,
 }
 
-/// The resource of a computed kind that stands for every resource of its group version that has no kind of its own: metrics are
-/// resources, and nobody knows their names in advance. It is not in discovery.
+/// The resource of a computed kind that stands for every resource of its group version without a kind of its own: metrics are
+/// resources whose names are not known in advance. It is not in discovery.
 pub const ANY: &str = "*";
 
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ pub struct Rules {
     pub computed: bool,
     /// A deletion without finalizers answers with the object instead of a Status.
     pub delete_returns_object: bool,
-    /// Acknowledged before they are on disk: events and leases, which are many and short-lived.
+    /// Acknowledged before they are on disk: Events and Leases, which are many and short-lived.
     pub buffered: bool,
 }
 
@@ -85,12 +85,12 @@ impl Kind {
         self.verbs.iter().any(|allowed| allowed == verb)
     }
 
-    /// Says whether a webhook converts between the versions of this kind.
+    /// Returns whether a webhook converts between the versions of this kind.
     pub fn is_converted(&self) -> bool {
         self.custom().is_some_and(|custom| custom.conversion.is_some())
     }
 
-    /// Says whether the stored bytes of an object can be served as they are in this version.
+    /// Returns whether the stored bytes of an object can be served unchanged in this version.
     pub fn serves_as_stored(&self, entry: &Entry) -> bool {
         match &self.source {
             Source::Native => self.storage == self.gvk,
@@ -98,12 +98,12 @@ impl Kind {
         }
     }
 
-    /// Tells this version's schema from others, within this process; 0 for native kinds.
+    /// Distinguishes this version's schema from others, within this process; 0 for native kinds.
     pub fn fingerprint(&self) -> u32 {
         self.custom().map_or(0, |custom| custom.fingerprint(&self.gvk.version))
     }
 
-    /// Turns an object as stored into what this version shows.
+    /// Converts an object from its stored form to this version.
     pub fn present(&self, entry: &Entry, object: &mut Value) {
         match &self.source {
             Source::Native => self.from_storage(object),
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// Turns an object of the stored version of a native kind into one of this version.
+    /// Converts an object of a native kind from the storage version to this one.
     pub fn from_storage(&self, object: &mut Value) {
         if let Source::Native = self.source
             && self.storage != self.gvk
@@ -122,7 +122,7 @@ impl Kind {
         }
     }
 
-    /// Turns an object of this version into what is stored.
+    /// Converts an object from this version to its stored form.
     pub fn to_storage(&self, object: &mut Value) {
         if let Source::Native = self.source
             && self.storage != self.gvk
@@ -139,7 +139,7 @@ impl Kind {
                 if self.asks_for_a_certificate()
                     && let Some(error) = crate::auth::signing_request::check_object(object)
                 {
-                    // Where the check of its envelope stands: behind the metadata.
+                    // The position of the errors about its envelope: after those about the metadata.
                     let place = errors.iter().take_while(|error| error.field.starts_with("metadata")).count();
                     errors.insert(place, error);
                 }
@@ -156,7 +156,7 @@ impl Kind {
         }
     }
 
-    /// Checks a changed object against the one it replaces. Warns of what is wrong but was so before.
+    /// Checks a changed object against the old one. Existing faults become warnings.
     pub fn validate_update(
         &self,
         subresource: &str,
@@ -181,13 +181,13 @@ impl Kind {
     }
 }
 
-/// Rules are judged only where the schemas they stand in make sense.
+/// Rules are checked only if their schemas are valid.
 fn about_schema(error: &field::Error) -> bool {
     error.field.contains("openAPIV3Schema")
 }
 
-/// Converts between versions of a native kind; an object that cannot be converted stays as it is, which happens
-/// only to what somebody wrote past this server.
+/// Converts between versions of a native kind. An object that cannot be converted stays unchanged; this happens only to objects
+/// that were not written through this server.
 fn convert(object: &mut Value, from: &Gvk, to: &Gvk) {
     match native::convert::convert(object.clone(), from, to) {
         Ok(converted) => *object = converted,

@@ -1,5 +1,5 @@
-//! Everything this server serves at one moment: an immutable table that is swapped as a whole when a
-//! CustomResourceDefinition comes, changes or goes.
+//! Everything that this server currently serves: an immutable table that is replaced as a whole when a CustomResourceDefinition
+//! is created, changed or deleted.
 
 mod correlation;
 pub mod custom;
@@ -28,7 +28,7 @@ pub struct Registry {
     groups: Vec<Group>,
     /// By name of the definition.
     definitions: Definitions,
-    /// What other servers serve; for these group versions our own kinds do not count.
+    /// What other servers serve; for these group versions, our own kinds do not count.
     remotes: Arc<Vec<Remote>>,
     documents: OnceLock<discovery::Documents>,
 }
@@ -46,7 +46,7 @@ pub struct Group {
 }
 
 impl Registry {
-    /// Returns the table of the native kinds alone; all servers of a process share it.
+    /// Returns the table of only the native kinds; all servers of a process share it.
     pub fn natives() -> Arc<Self> {
         static NATIVES: LazyLock<Arc<Registry>> = LazyLock::new(|| {
             Arc::new(Registry::build(natives::kinds(), Vec::new(), HashMap::new(), Arc::default()))
@@ -54,23 +54,23 @@ impl Registry {
         NATIVES.clone()
     }
 
-    /// Returns the native kinds with computed ones of somebody else's, which an extension answers for.
+    /// Returns the native kinds with additional computed ones, which an extension answers.
     pub fn with_computed(computed: Vec<Arc<Kind>>) -> Arc<Self> {
         let kinds = natives::kinds().into_iter().chain(computed).collect();
         Arc::new(Self::build(kinds, Vec::new(), HashMap::new(), Arc::default()))
     }
 
-    /// Returns a table with the given definitions instead of the present ones.
+    /// Returns a table with the given definitions instead of the current ones.
     pub fn with_definitions(&self, definitions: Definitions) -> Self {
         self.rebuilt(definitions, self.remotes.clone())
     }
 
-    /// Returns a table with the given remote group versions instead of the present ones.
+    /// Returns a table with the given remote group versions instead of the current ones.
     pub fn with_remotes(&self, remotes: Arc<Vec<Remote>>) -> Self {
         self.rebuilt(self.definitions.clone(), remotes)
     }
 
-    /// Builds a table like this one; the kinds of definitions that stay the same are taken over.
+    /// Builds a modified table; the kinds of unchanged definitions are reused.
     fn rebuilt(&self, definitions: Definitions, remotes: Arc<Vec<Remote>>) -> Self {
         let stays = |custom: &Arc<Custom>| {
             definitions.get(custom.name.as_str()).is_some_and(|now| Arc::ptr_eq(now, custom))
@@ -102,7 +102,7 @@ impl Registry {
             .map(|kind| (kind.gvk.group.as_str(), kind.gvk.version.as_str()))
             .filter(|(group, _)| natives::priority(group).is_some())
             .collect();
-        // What is built in is not served by anybody else: there, definitions do not count.
+        // Other servers cannot serve built-in groups, and definitions do not count there.
         let counts = |kind: &Arc<Kind>| !built_in.contains(&(&kind.gvk.group, &kind.gvk.version));
         let mut kinds: Vec<Arc<Kind>> =
             natives.iter().cloned().chain(customs.into_iter().filter(counts)).collect();
@@ -131,7 +131,7 @@ impl Registry {
         let mut groups: Vec<Group> = versions
             .into_iter()
             .map(|(name, mut versions)| {
-                // Without an APIService of their own, versions have the priority of definitions.
+                // Without a separate APIService, versions have the priority of definitions.
                 let priority =
                     |version: &str| remote(&name, version).map_or(100, |remote| remote.version_priority);
                 versions.sort_by(|a, b| priority(b).cmp(&priority(a)).then_with(|| version_order(a, b)));
@@ -154,12 +154,12 @@ impl Registry {
         Some(&self.kinds[at])
     }
 
-    /// Returns the resource that serves a kind, in the version asked for.
+    /// Returns the resource that serves a kind, in the given version.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
         self.range(group, version).iter().find(|k| k.gvk.kind == kind)
     }
 
-    /// Returns what is served in a group version, by resource.
+    /// Returns the resources of a group version.
     fn range(&self, group: &str, version: &str) -> &[Arc<Kind>] {
         let group_version = |kind: &Arc<Kind>| {
             let (own_group, own_version, _) = key(kind);
@@ -191,7 +191,7 @@ impl Registry {
         self.kinds.iter()
     }
 
-    /// Returns one entry per stored resource, in its preferred served version.
+    /// Returns one entry for each stored resource, in its preferred served version.
     pub fn stored_kinds(&self) -> Vec<Arc<Kind>> {
         let mut by_collection: HashMap<&str, &Arc<Kind>> = HashMap::new();
         for kind in self.kinds.iter().filter(|kind| !kind.rules.computed) {
@@ -221,13 +221,13 @@ impl Registry {
         &self.definitions
     }
 
-    /// Returns the discovery documents, which are made at the first request for one.
+    /// Returns the discovery documents, which are built on first use.
     pub fn documents(&self) -> &discovery::Documents {
         self.documents.get_or_init(|| discovery::Documents::build(self))
     }
 }
 
-/// What kinds are found by.
+/// The index of kinds.
 fn key(kind: &Kind) -> (&str, &str, &str) {
     (&kind.gvk.group, &kind.gvk.version, &kind.resource.resource)
 }

@@ -6,10 +6,10 @@ use apimachinery::gvk::{GroupResource, Gvk};
 
 use super::kind::{Kind, Rules, Source, Subresource};
 
-/// The order of groups in `/apis`: upstream's group priorities. A group that is not here comes from definitions.
+/// The order of groups in `/apis`: upstream's group priorities. A group that is not listed comes from definitions.
 const PRIORITIES: &[(&str, i32)] = &[
     ("", 18000),
-    // Before anything that an APIService can ask for, which is 20,000 at most.
+    // Above every priority that an APIService can request, which is 20,000 at most.
     ("apiregistration.k8s.io", 20001),
     ("apps", 17800),
     ("events.k8s.io", 17750),

@@ -1,20 +1,20 @@
-//! The rules of a definition, judged before any object is: do they compile, can they work, may they get too expensive.
+//! Validates the rules of a definition before they run on any object: whether they compile, can work, and may get too expensive.
 //!
-//! In: a definition, and the one it replaces. What one rule may cost is not held against schemas that have not changed.
+//! In: a definition, and the one it replaces. The cost of a single rule is not checked in unchanged schemas.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::pointer;
 use cel::{Decl, Program, Scope, Type};
 use serde_json::Value;
 
-/// What one rule may cost, counted for every place it can stand at.
+/// The maximum cost of one rule, counted for every place where it can apply.
 const PER_RULE: u64 = 10_000_000;
-/// What all rules of a schema may cost together.
+/// The maximum cost of all rules of a schema together.
 const PER_SCHEMA: u64 = 100_000_000;
-/// So many rules are named when all are too much together.
+/// How many rules are named when all together are too expensive.
 const NAMED: usize = 4;
 
-/// Returns what is wrong with the rules of a definition.
+/// Returns the faults in the rules of a definition.
 pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Errors {
     let spec = Path::new("spec");
     let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
@@ -43,14 +43,14 @@ fn schema_of<'a>(definition: &'a Value, version: &str) -> Option<&'a Value> {
     versions.iter().find(|known| known["name"] == version).map(|known| &known["schema"])
 }
 
-/// Where in a schema a rule stands.
+/// The place of a rule in a schema.
 #[derive(Debug, Clone)]
 struct Place {
-    /// It is about a whole object, with kind and metadata.
+    /// It applies to a whole object, with kind and metadata.
     root: bool,
-    /// How many values can stand here; `None` if nothing bounds them.
+    /// How many values can be here; `None` if this is unbounded.
     count: Option<u64>,
-    /// The list above, if its items cannot be recognised in an older version.
+    /// The list above, if its items cannot be matched with those of an older version.
     unrecognisable: Option<Path>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Place {
 }
 
 struct Check {
-    /// The schema is as it was: what its rules may cost one by one has been accepted.
+    /// The schema is unchanged: the costs of its single rules have already been accepted.
     unchanged: bool,
     errors: Errors,
     total: u64,
@@ -118,7 +118,7 @@ impl Check {
         let here = at.child("rule");
         let program = match compile(&source, &scope) {
             Ok((program, ty, cost)) => {
-                // Of a value that has no schema nothing is known.
+                // For a value without a schema, the type is unknown.
                 if !matches!(ty, Type::Bool) && decl.is_some() {
                     let detail = "cel expression must evaluate to a bool";
                     self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
@@ -160,7 +160,7 @@ impl Check {
         }
     }
 
-    /// Complains about a word on the old value in a rule that does not use it, or does not work.
+    /// Reports `optionalOldSelf` on a rule that does not use the old value, or does not work.
     fn needs_old(&mut self, rule: &Value, at: &Path) {
         if let Some(given) = rule.get("optionalOldSelf").filter(|given| given.is_boolean()) {
             let detail = "may not be set if oldSelf is not used in rule";
@@ -168,7 +168,7 @@ impl Check {
         }
     }
 
-    /// Notes what an expression may cost, and refuses it if that is too much.
+    /// Adds the cost of an expression, and refuses it if it is too high.
     fn charge(&mut self, at: &Path, what: &str, cost: u64) {
         if cost > PER_RULE && !self.unchanged {
             self.errors.push(Error::forbidden(at, too_much(what, cost, PER_RULE)));
@@ -207,7 +207,7 @@ fn too_much(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// Shows a rule as Go shows its structure.
+/// Formats a rule like Go prints the structure.
 fn as_go(rule: &Value) -> String {
     let text = |field: &str| rule.get(field).filter(|value| !value.is_null()).cloned().unwrap_or("".into());
     format!(
@@ -221,7 +221,7 @@ fn as_go(rule: &Value) -> String {
     )
 }
 
-/// Compiles a rule; returns it with the type of its result and its cost, or what is wrong with it.
+/// Compiles a rule. Returns it with the type of its result and its cost, or its errors.
 fn compile(source: &str, scope: &Scope) -> Result<(Program, Type, u64), String> {
     let program = Program::compile_in(source, scope)
         .map_err(|error| format!("compilation failed: {}", error.report(source)))?;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rule_costs_is_accepted_once() {
+    fn the_cost_of_an_unchanged_rule_is_not_checked_again() {
         let properties = json!({"a": {"type": "string", "maxLength": 40_000}});
         let old = definition(json!({"rule": "self.a.contains(self.a)"}), properties.clone());
         assert_eq!(

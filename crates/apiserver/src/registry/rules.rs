@@ -1,7 +1,7 @@
-//! The rules of `x-kubernetes-validations`: compiled with a definition, run over its objects.
+//! The rules of `x-kubernetes-validations`: compiled with a definition, evaluated on its objects.
 //!
-//! A rule sees the value it stands at as `self` and, on updates, the value that was there as `oldSelf`. Of what an update
-//! leaves as it was, it only warns, unless the rule is about the change itself or cannot be evaluated.
+//! A rule sees the value at its place as `self` and, on updates, the old value as `oldSelf`. For unchanged values, a failed rule
+//! is only a warning, unless the rule uses the old value or cannot be evaluated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::correlation::{Correlation, Counterparts};
 
-/// What all rules of one object may cost together.
+/// The maximum cost of all rules of one object together.
 const PER_OBJECT: u64 = 10_000_000;
-/// The longest message that an expression may make.
+/// The longest message that an expression may produce.
 const MAX_MESSAGE: usize = 5 * 1024;
 
-/// The rules of one version, by the place they stand at.
+/// The rules of one version, by their place.
 #[derive(Debug)]
 pub struct Rules {
     root: Node,
@@ -41,19 +41,19 @@ struct Rule {
     message: String,
     message_expression: Option<(String, Program)>,
     reason: String,
-    /// Below the value the rule stands at.
+    /// Below the place of the rule.
     field_path: String,
     optional_old: bool,
 }
 
-/// What the rules of an object have to say.
+/// The results of the rules of an object.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) errors: Errors,
     pub(super) warnings: Vec<String>,
 }
 
-/// Tells that rules did not run since the object does not even fit its schema.
+/// Reports that rules did not run because the object does not match its schema.
 pub(super) fn unchecked() -> Error {
     let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
     let mut error = Error::invalid(&Path::new("<nil>"), Value::Null, text);
@@ -67,7 +67,7 @@ impl Rules {
         Node::compile(schema, true).map(|root| Self { root })
     }
 
-    /// Checks an object, and the change if there was one before.
+    /// Checks an object, and the change if there is an old one.
     pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Verdict {
         let (verdict, paths) = (Verdict::default(), PathBudget::default());
         let mut run = Run { budget: PER_OBJECT, verdict, over: false, paths };
@@ -80,20 +80,20 @@ impl Rules {
 struct Run {
     budget: u64,
     verdict: Verdict,
-    /// The budget is used up, or more is wrong than can be told: nothing further runs.
+    /// The budget is used up, or there are too many errors: no further rule runs.
     over: bool,
     paths: PathBudget,
 }
 
 impl Run {
-    /// Evaluates; `None` if the budget for the whole object does not suffice.
+    /// Evaluates an expression; `None` if the budget for the whole object is used up.
     fn eval(&mut self, program: &Program, variables: &Variables<'_>) -> Option<Result<Cel, cel::EvalError>> {
         let done = program.run(variables, cel::PER_CALL);
         self.budget = self.budget.checked_sub(done.cost)?;
         Some(done.result)
     }
 
-    /// Returns the path of a place. The whole object has none; a field of it has.
+    /// Returns the path of a place. The whole object has none; its fields have one.
     fn path(&self, place: &Trail<'_>) -> Path {
         if place.is_empty() { Path::new("<nil>") } else { Path::new(&self.paths.path(place)) }
     }
@@ -104,11 +104,11 @@ impl Run {
     }
 }
 
-/// Why a message could not be made.
+/// Why a message could not be produced.
 enum NoMessage {
-    /// There is none, or what came out is not a message.
+    /// There is no expression, or its result is not a message.
     Fallback,
-    /// Nothing further may run.
+    /// No further rule may run.
     TooDear(String),
 }
 
@@ -141,7 +141,7 @@ impl Rule {
         }
     }
 
-    /// How a rule is called in messages about it.
+    /// The name of a rule in messages.
     fn shown(&self) -> &str {
         if self.message.is_empty() { self.source.trim() } else { &self.message }
     }
@@ -150,7 +150,7 @@ impl Rule {
         self.program.as_ref().is_ok_and(|program| program.uses("oldSelf"))
     }
 
-    /// Runs the rule and notes what it has to say.
+    /// Evaluates the rule and adds its errors.
     fn run(
         &self,
         node: &Node,
@@ -171,7 +171,7 @@ impl Rule {
         };
         let shown = Variables::new().set("self", cel::from_json_with(value, &node.schema));
         let before = old.map(|old| cel::from_json_with(old, &node.schema));
-        // Messages see the old value as such, whatever the rule sees.
+        // Messages see the old value itself, whatever the rule sees.
         let plain = |variables: Variables<'static>| match &before {
             Some(before) => variables.set("oldSelf", before.clone()),
             None => variables,
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_was_is_not_held_against_an_update() {
+    fn faults_in_unchanged_values_do_not_refuse_an_update() {
         let old = json!({"spec": {"min": 3, "max": 2}, "other": 1});
         let mut new = old.clone();
         new["other"] = json!(2);
@@ -413,7 +413,7 @@ mod tests {
             }
             json!({"spec": {"min": 1, "max": 2, "names": list}})
         };
-        // Looking for each item in the older list would take hours.
+        // Searching the old list for each item would take hours.
         assert!(check(list("a", true), Some(list("a", false))).is_empty());
         let refused = check(list("b", true), Some(list("a", false)));
         assert_eq!(refused.len(), MOST_ERRORS, "no more than can be told");

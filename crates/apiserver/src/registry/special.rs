@@ -1,6 +1,6 @@
-//! What single kinds do differently from all others, as questions that handlers ask of any kind.
+//! The peculiarities of single kinds, as questions that handlers ask about any kind.
 //!
-//! Handlers never compare the names of kinds: `cargo xtask ci --only hygiene` sees to it. A new peculiarity of a kind gets a
+//! Handlers never compare the names of kinds: `cargo xtask ci --only hygiene` enforces this. A new peculiarity of a kind gets a
 //! question here.
 
 use std::time::Duration;
@@ -11,20 +11,20 @@ use serde_json::Value;
 
 use super::Kind;
 
-/// How long events live after their last change.
+/// How long Events live after their last change.
 const EVENT_TTL: Duration = Duration::from_secs(3600);
 
-/// Says whether a kind is the CustomResourceDefinition.
+/// Returns whether a kind is the CustomResourceDefinition.
 fn is_definition(gvk: &Gvk) -> bool {
     gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }
 
-/// Returns the collections whose entries do not live for ever, and how long they do.
+/// Returns the collections whose entries expire, and after how long.
 pub fn limited() -> Vec<(&'static str, Duration)> {
     vec![("events", EVENT_TTL)]
 }
 
-/// Takes away what an object has in its metadata for the server's own use, where only the metadata is shown.
+/// Removes internal fields from an object's metadata where only the metadata is shown.
 pub(crate) fn hide_in_metadata(object: &Value, metadata: &mut Value) {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
     match (text("kind"), text("apiVersion")) {
@@ -39,104 +39,105 @@ impl Kind {
         !self.is_custom() && &*self.collection == collection
     }
 
-    /// Namespaces are in themselves, go without grace, and are held by finalizers in their spec.
+    /// Namespaces belong to themselves, are deleted without a grace period, and have finalizers in their spec.
     pub fn is_namespace(&self) -> bool {
         self.is("namespaces")
     }
 
-    /// Definitions of kinds bring their own validation, defaults and deletion.
+    /// Definitions of kinds have special validation, defaults and deletion.
     pub fn is_definition(&self) -> bool {
         is_definition(&self.gvk)
     }
 
-    /// Says whether an object gets a name if it is sent with neither a name nor a prefix.
+    /// Returns whether an object gets a name if it is sent with neither a name nor a prefix.
     pub fn needs_no_name(&self) -> bool {
         self.is("limitranges")
     }
 
-    /// Returns the group that error messages name. Both groups' events are one kind inside.
+    /// Returns the group for error messages. Events of both groups are one kind internally.
     pub fn group_in_errors(&self) -> &str {
         if self.is("events") { "" } else { &self.gvk.group }
     }
 
-    /// Returns how long objects live, if they do not live for ever.
+    /// Returns how long objects live, if they expire.
     pub fn ttl(&self) -> Option<Duration> {
         self.is("events").then_some(EVENT_TTL)
     }
 
-    /// Says whether a deletion may wait for dependents or leave them behind. Nothing depends on events.
+    /// Returns whether a deletion may wait for dependents or orphan them. Nothing depends on Events.
     pub fn has_dependents(&self) -> bool {
         !self.is("events")
     }
 
-    /// Returns what becomes of dependents if a deletion does not say it.
+    /// Returns the default propagation policy of a deletion.
     pub fn default_propagation(&self) -> &'static str {
         if self.is("controllers") || self.is("jobs") { "Orphan" } else { "Background" }
     }
 
-    /// Returns what clients should know who delete an object without saying what becomes of its dependents.
+    /// Returns a warning for clients that delete an object without a propagation policy.
     pub fn orphan_warning(&self) -> Option<&'static str> {
         self.is("jobs").then_some(
             "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
         )
     }
 
-    /// Says whether a deletion always marks the object first, however short its grace, and so whether it may have grace.
+    /// Returns whether a deletion always marks the object first, however short its grace period is, and so whether it may have
+    /// one.
     pub fn is_marked_before_removal(&self) -> bool {
         self.is("pods")
     }
 
-    /// Says whether objects carry a request for a certificate, which its own key has signed.
+    /// Returns whether objects contain a certificate request, which its own key has signed.
     pub fn asks_for_a_certificate(&self) -> bool {
         self.is("certificatesigningrequests")
     }
 
-    /// Says whether objects name a priority class that becomes a number.
+    /// Returns whether objects name a priority class that becomes a number.
     pub fn has_priority(&self) -> bool {
         self.is("pods")
     }
 
-    /// Says whether objects hold addresses and ports of the server's ranges.
+    /// Returns whether objects hold addresses and ports from the server's ranges.
     pub fn holds_addresses(&self) -> bool {
         self.is("services/specs")
     }
 
-    /// Says whether objects give rights to somebody, so that whoever writes them needs these rights.
+    /// Returns whether objects grant rights, so that their writers need these rights.
     pub fn grants_rights(&self) -> bool {
         self.is_role() || self.is("rolebindings") || self.is("clusterrolebindings")
     }
 
-    /// Says whether objects list rights. Others that grant rights name such an object.
+    /// Returns whether objects list rights. Objects of other kinds refer to them to grant the rights.
     pub fn is_role(&self) -> bool {
         self.is("roles") || self.is("clusterroles")
     }
 
-    /// Says whether a new object is tainted until somebody says that it can be used.
+    /// Returns whether a new object is tainted until it is ready.
     pub fn is_tainted_at_first(&self) -> bool {
         self.is("minions")
     }
 
-    /// Says whether a subresource opens a connection. A websocket is opened with GET; what it allows is not mere reading.
+    /// Returns whether a subresource opens a connection. A websocket is opened with GET, but it allows more than reading.
     pub fn opens_connection(&self, subresource: &str) -> bool {
         self.is("pods") && matches!(subresource, "exec" | "attach" | "portforward")
     }
 
-    /// Says whether `spec.selector` is a map of labels and not a label selector.
+    /// Returns whether `spec.selector` is a map of labels and not a label selector.
     pub fn selects_by_map(&self) -> bool {
         self.is("controllers")
     }
 
-    /// Returns a version that stored objects may have been applied in, besides this one and the stored one.
+    /// Returns an additional version in which stored objects may have been applied, besides this one and the storage version.
     pub fn another_applied_version(&self) -> Option<&'static str> {
         (!self.is_custom() && self.gvk.kind == "HorizontalPodAutoscaler").then_some("autoscaling/v1")
     }
 
-    /// Says whether the computed answers of this kind are lists that can be shown as a table.
+    /// Returns whether the computed answers of this kind are lists that can be shown as a table.
     pub fn computes_tables(&self) -> bool {
         !self.is_custom() && self.resource.resource == "componentstatuses"
     }
 
-    /// Returns the words for a field that cannot be selected by, where they are not everybody's.
+    /// Returns the message for an unsupported field selector, if it differs from the usual one.
     pub fn unknown_field(&self, name: &str) -> Option<String> {
         self.is("jobs").then(|| format!("field label {name:?} not supported for Job"))
     }
@@ -150,12 +151,12 @@ impl Kind {
         }
     }
 
-    /// Says whether a field may be selected by and, as upstream, has no value.
+    /// Returns whether a field may be selected by but, as upstream, has no value.
     pub fn is_field_without_value(&self, name: &str) -> bool {
         self.is("pods") && name == "status.podIPs"
     }
 
-    /// Completes an object that was just read: what the tables of its kind cannot say.
+    /// Completes an object after it was read, with defaults that the tables of its kind cannot express.
     pub(crate) fn complete(gvk: &Gvk, object: &mut Value) {
         if is_definition(gvk) {
             apimachinery::crd::default(object);
@@ -169,7 +170,7 @@ impl Kind {
     }
 }
 
-/// Moves the plain text of a Secret to where the encoded values are: it is never stored, nor owned, as text.
+/// Moves the plain text of a Secret to the encoded values: it is never stored, nor owned, as text.
 fn merge_string_data(secret: &mut Value) {
     let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData"))
     else {
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_secret_is_encoded_and_that_of_others_stays() {
+    fn the_text_of_a_secret_is_encoded_and_that_of_other_kinds_stays() {
         let sent = json!({"stringData": {"a": "x"}});
         let mut secret = sent.clone();
         Kind::complete(&Gvk::new("", "v1", "Secret"), &mut secret);

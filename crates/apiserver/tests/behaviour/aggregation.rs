@@ -114,7 +114,7 @@ async fn finding_24_dot_segments_do_not_reach_another_server() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_an_object_on_another_server_is_not_taken_for_garbage() {
+async fn dependents_of_an_object_on_another_server_are_not_collected() {
     let (handle, api) = start().await;
     // The kind is known here, too: its definition was there before the other server took the group over.
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

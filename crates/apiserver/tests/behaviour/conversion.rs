@@ -143,7 +143,7 @@ async fn a_watch_shows_the_version_it_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_stored_before_the_storage_version_changed_stays_readable() {
+async fn objects_from_before_a_change_of_the_storage_version_stay_readable() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = || Options { data_dir: Some(dir.path().join("data")), ..Options::default() };
     let (handle, api) = start_with(options()).await;

@@ -260,7 +260,7 @@ async fn a_null_that_is_applied_is_meant() {
 }
 
 #[tokio::test]
-async fn what_is_built_in_counts_more_than_a_definition() {
+async fn built_in_kinds_take_precedence_over_definitions() {
     let (handle, api) = start().await;
     let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object"}}});
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -71,7 +71,7 @@ async fn a_request_that_a_signer_does_not_sign_fails_with_the_reason() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_when_it_is_written() {
+async fn bytes_that_are_no_request_are_refused_when_they_are_written() {
     let (handle, api) = start().await;
     let signer = "kubernetes.io/kube-apiserver-client";
     let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);

@@ -41,7 +41,7 @@ async fn the_range_of_service_addresses_is_told() {
 }
 
 #[tokio::test]
-async fn who_applies_a_status_owns_no_metadata_of_newer_kinds() {
+async fn an_apply_of_a_status_owns_no_metadata_of_newer_kinds() {
     let (handle, api) = start().await;
     let path = "apis/storage.k8s.io/v1/volumeattachments";
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "a"},

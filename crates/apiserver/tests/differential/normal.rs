@@ -111,14 +111,14 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn what_any_two_servers_may_differ_in_is_taken_out() {
+fn differences_between_any_two_servers_are_removed() {
     let first = br#"{"metadata":{"uid":"0b0e4f39-5c5b-4b43-9b0c-0c6e8d0f3a11","resourceVersion":"7","name":"gen-abcde"}}"#;
     let second = br#"{"metadata":{"name":"gen-zzzzz","resourceVersion":"9","uid":"1b0e4f39-5c5b-4b43-9b0c-0c6e8d0f3a12"}}"#;
     assert_eq!(body(first), body(second));
 }
 
 #[test]
-fn what_may_not_differ_is_left() {
+fn other_differences_are_kept() {
     assert_ne!(body(br#"{"code":404}"#), body(br#"{"code":409}"#));
     assert_ne!(
         body(br#"{"metadata":{"resourceVersion":""}}"#),

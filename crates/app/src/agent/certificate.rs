@@ -1,8 +1,8 @@
-//! Renews the agent's certificate before it ends: `certRotation`.
+//! Renews the agent's certificate before it expires: `certRotation`.
 //!
-//! In: the kubeconfig that is used, and how much of its certificate's time is left. Out: a kubeconfig with a new certificate
-//! for the same name, in the place where the old one came from: the Secret `karmada-kubeconfig` of the member if it has the old
-//! one, or the file. The old certificate is good until the new one is in use.
+//! In: the current kubeconfig, and how much of its certificate's time is left. Out: a kubeconfig with a new certificate for the
+//! same name, stored where the old one came from: in the Secret `karmada-kubeconfig` of the member if that has the old one,
+//! otherwise in the file. The old certificate remains valid until the new one is in use.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -27,13 +27,13 @@ use super::identity::Identity;
 
 /// The Secret with the kubeconfig, and its key.
 const KUBECONFIG: &str = "karmada-kubeconfig";
-/// How long a new certificate is waited for.
+/// How long to wait for a new certificate.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// Kubernetes' signer, and ours, begins certificates so long before now, for clocks that are behind. Below eight hours this time comes on
-/// top of what is asked for.
+/// The signers of Kubernetes and ours let certificates begin this long before now, for clocks that are behind. For durations
+/// below eight hours, this time is added to the requested one.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
 const SHORT: Duration = Duration::from_secs(8 * 3600);
-/// Nobody may ask for less.
+/// The shortest duration that may be requested.
 const SHORTEST: Duration = Duration::from_secs(10 * 60);
 
 /// Upstream's flags for the renewal.
@@ -64,7 +64,7 @@ impl Rotation {
     }
 }
 
-/// Keeps the certificate valid for as long as the agent acts.
+/// Keeps the certificate valid while the agent acts.
 pub(super) fn renew(agent: &Agent, identity: &Identity, rotation: &Rotation) {
     let (agent, identity, rotation) = (agent.clone(), identity.clone(), rotation.clone());
     let stop = agent.supervisor.token().clone();
@@ -100,7 +100,7 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     };
     let pair = ask(&agent.plane, &wanted).await?;
     let new = shown.with(&pair.certificate, &pair.key)?;
-    // Used only after it is kept: what is kept survives a restart, and so does the old one until then.
+    // It is used only after it has been stored: then it survives a restart, and so does the old one until then.
     let secrets = Api::<Secret>::namespaced(agent.member.clone(), &rotation.karmada_kubeconfig_namespace);
     keep(&secrets, identity.file(), &text, &new).await?;
     identity.become_this(&new).await?;
@@ -109,13 +109,14 @@ async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow
     Ok(())
 }
 
-/// Returns what to ask for to get a certificate that lasts as long as this one: otherwise short ones would grow with each renewal.
+/// Returns the duration to request for a certificate that lasts as long as this one. Without the correction, short ones would
+/// grow with each renewal.
 fn as_long_as(lifetime: Duration) -> Duration {
     let asked = lifetime.saturating_sub(BACKDATE);
     if asked < SHORT { asked.max(SHORTEST) } else { lifetime }
 }
 
-/// Says why the control plane does not know the agent, where its certificate tells: it has ended, or not begun.
+/// Returns why the control plane does not accept the agent, if the certificate shows it: it has expired, or is not valid yet.
 pub(super) fn explain(error: anyhow::Error, identity: &Identity) -> anyhow::Error {
     explained(error, &identity.text(), identity.context(), Timestamp::now())
 }
@@ -139,8 +140,8 @@ fn explained(error: anyhow::Error, text: &str, context: Option<&str>, now: Times
     }
 }
 
-/// Puts a kubeconfig where it is read at the next start: where the old one is. A Secret with another one is that of another
-/// agent, such as the one of a second control plane that the member belongs to.
+/// Stores a kubeconfig where the next start reads it: in place of the old one. A Secret with a different kubeconfig belongs to
+/// another agent, such as that of a second control plane with the same member.
 async fn keep(secrets: &Api<Secret>, file: &Path, old: &str, text: &str) -> anyhow::Result<()> {
     let known = secrets.get_opt(KUBECONFIG).await.context("cannot look for the Secret karmada-kubeconfig")?;
     let is_ours = |secret: &Secret| {
@@ -148,7 +149,7 @@ async fn keep(secrets: &Api<Secret>, file: &Path, old: &str, text: &str) -> anyh
         kept.is_some_and(|kept| kept.0 == old.as_bytes())
     };
     if let Some(secret) = known.filter(is_ours) {
-        // Only as long as it is what was looked at.
+        // Only if it is still the version that was checked.
         let version = secret.metadata.resource_version;
         let patch = json!({
             "metadata": { "resourceVersion": version }, "data": { KUBECONFIG: STANDARD.encode(text) },
@@ -163,7 +164,7 @@ async fn keep(secrets: &Api<Secret>, file: &Path, old: &str, text: &str) -> anyh
     tokio::task::spawn_blocking(move || replace(&file, &text)).await.context("cannot write the kubeconfig")?
 }
 
-/// Replaces a file that only its owner can read, in one step.
+/// Replaces a file atomically; only its owner can read it.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let beside = file.with_extension("new");
     let written = || {
@@ -208,7 +209,7 @@ impl Shown {
         let auth = found.and_then(|known| known.auth_info.as_mut()).context("the kubeconfig has no user")?;
         auth.client_certificate_data = Some(STANDARD.encode(certificate));
         auth.client_key_data = Some(STANDARD.encode(key).into());
-        // JSON is YAML, and needs no other writer.
+        // JSON is valid YAML, so no other writer is needed.
         serde_json::to_string_pretty(&self.kubeconfig).context("cannot write the kubeconfig")
     }
 }
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_certificate_lasts_as_long_as_the_one_before_it() {
-        // What the signer makes of it.
+        // The certificate that the signer issues.
         let issued = |asked: Duration| if asked < SHORT { asked + BACKDATE } else { asked };
         for seconds in [900, 3600, 8 * 3600 - 1, 8 * 3600, 8 * 3600 + 299, 8 * 3600 + 300, 31_536_000] {
             let lifetime = Duration::from_secs(seconds);
@@ -293,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A member that has this kubeconfig in its Secret, or no Secret, and what is written into it.
+    /// A member with this kubeconfig in its Secret, or without a Secret, and the writes to it.
     fn member(kept: Option<&str>) -> (Api<Secret>, Arc<Mutex<Vec<Value>>>) {
         let written = Arc::new(Mutex::new(Vec::new()));
         let (kept, record) = (kept.map(str::to_owned), written.clone());

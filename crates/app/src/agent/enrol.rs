@@ -1,7 +1,7 @@
-//! How an agent makes itself known when it starts: its Cluster says what it says now, and its credentials are in the control
-//! plane as far as they are to be there.
+//! How an agent registers when it starts: it brings its Cluster up to date, and stores its credentials in the control plane, as
+//! far as they should be there.
 //!
-//! A start after a start changes nothing. A name that belongs to another cluster is refused; what cannot be reached is tried
+//! Another start changes nothing. A name that belongs to another cluster is refused. If a side cannot be reached, the agent tries
 //! again until it can.
 
 use anyhow::{Context as _, bail};
@@ -32,7 +32,7 @@ pub(super) fn reported(list: &[String]) -> anyhow::Result<Reported> {
     Ok(reported)
 }
 
-/// What the command line says about the cluster.
+/// The facts about the cluster from the command line.
 pub(super) struct Description {
     namespace: String,
     reported: Reported,
@@ -52,7 +52,7 @@ impl Description {
             insecure_skip_tls_verification: config.accept_invalid_certs,
             provider: arguments.cluster_provider.clone(),
             region: arguments.cluster_region.clone(),
-            // `--cluster-zones=` names none.
+            // `--cluster-zones=` means no zones.
             zones: arguments.cluster_zones.iter().filter(|zone| !zone.is_empty()).cloned().collect(),
             ..ClusterSpec::default()
         };
@@ -60,7 +60,7 @@ impl Description {
     }
 }
 
-/// Makes the cluster known; waits as long as one of the two sides does not answer.
+/// Registers the cluster; waits while one of the two sides does not answer.
 pub(super) async fn enrol_patiently(agent: &Agent, described: &Description) -> anyhow::Result<()> {
     loop {
         let error = match enrol(agent, described).await {
@@ -73,7 +73,7 @@ pub(super) async fn enrol_patiently(agent: &Agent, described: &Description) -> a
     }
 }
 
-/// Returns whether an error is one of the moment: nobody answers, or a server is just starting or ending.
+/// Returns whether an error is temporary: nothing answers, or a server is starting or ending.
 fn is_passing(error: &anyhow::Error) -> bool {
     match error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()) {
         Some(kube::Error::Api(status)) => status.code == 429 || status.code >= 500 || status.code == 409,
@@ -105,7 +105,7 @@ async fn enrol(agent: &Agent, described: &Description) -> anyhow::Result<()> {
     Ok(credentials.belong_to(&agent.plane, &cluster, namespace).await?)
 }
 
-/// Returns what tells the member from all others: the UID of a namespace that lives as long as it does.
+/// Returns the identity of the member: the UID of a namespace that lives as long as the member does.
 async fn id_of(member: &Client) -> anyhow::Result<String> {
     let namespace = Api::<Namespace>::all(member.clone())
         .get(NAMESPACE_KUBE_SYSTEM)
@@ -114,7 +114,7 @@ async fn id_of(member: &Client) -> anyhow::Result<String> {
     Ok(namespace.metadata.uid.unwrap_or_default())
 }
 
-/// Returns the Cluster if an earlier start made it; somebody else's is refused.
+/// Returns the Cluster if an earlier start created it; one of another member is refused.
 async fn existing(clusters: &Api<Cluster>, name: &str, id: &str) -> anyhow::Result<Option<Cluster>> {
     let all = clusters.list(&ListParams::default()).await.context(
         "cannot list the clusters of the control plane; hint: `karmada register` gives an agent its rights",
@@ -123,7 +123,7 @@ async fn existing(clusters: &Api<Cluster>, name: &str, id: &str) -> anyhow::Resu
     Ok(all.items.into_iter().find(|cluster| cluster.metadata.name.as_deref() == Some(name)))
 }
 
-/// Refuses a name or a member that is registered otherwise.
+/// Refuses a name or a member that is already registered differently.
 fn taken(clusters: &[Cluster], name: &str, id: &str) -> anyhow::Result<()> {
     for cluster in clusters {
         let other = cluster.metadata.name.as_deref().unwrap_or("");
@@ -141,13 +141,13 @@ fn taken(clusters: &[Cluster], name: &str, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the Cluster say what the agent says now. What others wrote into it stays.
+/// Updates the Cluster with what the agent reports. Other fields stay unchanged.
 async fn update(clusters: &Api<Cluster>, cluster: Cluster, told: ClusterSpec) -> anyhow::Result<Cluster> {
     let spec = ClusterSpec {
         taints: cluster.spec.taints.clone(),
         resource_models: cluster.spec.resource_models.clone(),
         proxy_header: cluster.spec.proxy_header.clone(),
-        // What is not said stays as it is.
+        // Missing flags leave their fields unchanged.
         provider: or(told.provider, &cluster.spec.provider),
         region: or(told.region, &cluster.spec.region),
         zones: if told.zones.is_empty() { cluster.spec.zones.clone() } else { told.zones },

@@ -1,8 +1,8 @@
-//! Who the agent is towards the control plane: its kubeconfig, read again whenever it changes.
+//! The agent's identity in the control plane: its kubeconfig, read again whenever it changes.
 //!
-//! One client lasts for the life of the process. What is behind it is exchanged as a whole when the certificate is renewed, by
-//! this agent or by whoever writes the file: requests that run go on with the old certificate, the next one shows the new. So
-//! there is no gap, and no restart.
+//! One client lasts for the life of the process. The connection behind it is replaced as a whole when the certificate is renewed,
+//! by this agent or by any other writer of the file. Running requests continue with the old certificate, the next one presents
+//! the new one. So there is neither a gap nor a restart.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use kube::{Client, Config};
 use parking_lot::RwLock;
 use tower::service_fn;
 
-/// How often the file is looked at: Secrets that are mounted change from outside.
+/// How often the file is checked: mounted Secrets change from outside.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 
-/// Who the agent is; all clones are the same.
+/// The agent's identity; all clones share it.
 #[derive(Clone)]
 pub(crate) struct Identity(Arc<Inner>);
 
@@ -27,7 +27,7 @@ struct Inner {
     current: RwLock<Current>,
 }
 
-/// What is shown from now on.
+/// The current credentials.
 #[derive(Clone)]
 struct Current {
     text: Arc<str>,
@@ -46,7 +46,7 @@ impl Identity {
         Ok(Self(Arc::new(Inner { file, context, current: RwLock::new(current) })))
     }
 
-    /// Returns a client that shows the newest certificate with every request.
+    /// Returns a client that presents the newest certificate with every request.
     pub(crate) fn client(&self) -> Client {
         let inner = self.0.clone();
         let service = service_fn(move |request| {
@@ -56,17 +56,17 @@ impl Identity {
         Client::new(service, "default")
     }
 
-    /// Returns how the control plane is reached at the moment.
+    /// Returns the current route to the control plane.
     pub(crate) fn config(&self) -> Config {
         self.0.current.read().config.clone()
     }
 
-    /// Returns the kubeconfig that is used at the moment.
+    /// Returns the current kubeconfig.
     pub(super) fn text(&self) -> Arc<str> {
         self.0.current.read().text.clone()
     }
 
-    /// Returns the context that is used, if it is not the current one of the file.
+    /// Returns the context in use, if it is not the current one of the file.
     pub(super) fn context(&self) -> Option<&str> {
         self.0.context.as_deref()
     }
@@ -75,14 +75,14 @@ impl Identity {
         &self.0.file
     }
 
-    /// Shows what this kubeconfig says from now on.
+    /// Uses this kubeconfig from now on.
     pub(super) async fn become_this(&self, text: &str) -> anyhow::Result<()> {
         let new = current(text, self.0.context.as_deref()).await.context("cannot use the new kubeconfig")?;
         *self.0.current.write() = new;
         Ok(())
     }
 
-    /// Follows the file for as long as the process runs. What cannot be read or used is passed over: the old one holds.
+    /// Follows the file while the process runs. An unreadable or unusable file is ignored: the old kubeconfig remains.
     pub(super) async fn follow(&self) {
         let mut seen = self.text();
         loop {

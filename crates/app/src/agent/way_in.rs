@@ -1,7 +1,7 @@
-//! The agent's end of the tunnel: which account it uses in the member, and how the control plane is reached.
+//! The agent's end of the tunnel: which account it uses in the member, and how it reaches the control plane.
 //!
-//! The account is the one that upstream calls the impersonator: it may take on the names of those who may use the cluster
-//! proxy, as the controller `unifiedAuth` says, and nothing else. Somebody who wants another one gives its kubeconfig.
+//! The account is upstream's impersonator: it may only impersonate the users of the cluster proxy, as the controller
+//! `unifiedAuth` decides. A kubeconfig for a different account can be given.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub(super) struct Tunnel {
     tunnel_kubeconfig: Option<PathBuf>,
 }
 
-/// Keeps the tunnel open for as long as the agent acts.
+/// Keeps the tunnel open while the agent acts.
 pub(super) fn start(agent: &Agent, tunnel: &Tunnel, namespace: &str) {
     let supervisor = agent.supervisor.clone();
     let (agent, tunnel, namespace) = (agent.clone(), tunnel.clone(), namespace.to_owned());
@@ -59,7 +59,7 @@ pub(super) fn start(agent: &Agent, tunnel: &Tunnel, namespace: &str) {
     });
 }
 
-/// The two sides that the agent stands between.
+/// The two sides that the agent connects.
 struct Between {
     agent: Agent,
     file: Option<PathBuf>,
@@ -86,7 +86,7 @@ impl Between {
         let token = match self.token().await? {
             Some(token) => token,
             None => {
-                // It is made by whoever reports its token to the control plane; here nobody has.
+                // The reporting of the account's token usually creates it; here it is not reported.
                 let own = Reported { credentials: false, impersonator: true };
                 prepare_member(&self.agent.member, &self.agent.name, &self.namespace, own).await?;
                 self.token().await?.with_context(|| format!("service account {account} has no token"))?

@@ -1,5 +1,5 @@
-//! The door of an aggregated server: who asks is known from the API server in front, whether they may is asked there, and only what
-//! this server is registered for is shown.
+//! The entry of an aggregated server: the API server in front says who the caller is and is asked whether the caller may do this.
+//! Only the registered groups are served.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Front {
 }
 
 impl Host for Front {
-    /// The certificates that the peer showed.
+    /// The certificates that the peer presented.
     type Peer = Arc<[CertificateDer<'static>]>;
     type Body = Body;
 
@@ -51,10 +51,10 @@ impl Host for Front {
 /// What this server does with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
-    /// Whoever asks may know.
+    /// Open to all callers.
     Health,
     Whole,
-    /// A document about everything, of which our part is shown.
+    /// A document about all groups, of which our part is returned.
     Part(Document),
     Nothing,
 }
@@ -129,7 +129,7 @@ impl Front {
         }
     }
 
-    /// A change of what does not exist makes it, where the kind allows that, and needs that right as well.
+    /// An update of a missing object creates it, where the kind allows that, and needs that right as well.
     fn would_create(&self, info: &RequestInfo) -> bool {
         if !matches!(info.verb, "update" | "patch") || !info.subresource.is_empty() {
             return false;
@@ -139,7 +139,7 @@ impl Front {
         kind.is_some_and(|kind| self.server.stored(kind, &info.namespace, &info.name).is_none())
     }
 
-    /// Answers with our part of a document about everything.
+    /// Answers with our part of a document about all groups.
     async fn part(
         &self,
         document: Document,
@@ -184,7 +184,7 @@ fn openapi3(mut whole: Value) -> Value {
     whole
 }
 
-/// Keeps our paths and the definitions that they lead to.
+/// Keeps our paths and the definitions that they refer to.
 fn openapi2(mut whole: Value) -> Value {
     if let Some(Value::Object(paths)) = whole.get_mut("paths") {
         paths.retain(|path, _| is_ours(path));

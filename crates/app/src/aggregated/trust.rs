@@ -1,5 +1,5 @@
-//! Whom an aggregated server believes: what the API server in front of it says in `kube-system/extension-apiserver-authentication`,
-//! and that API server itself about tokens and rights.
+//! Whom an aggregated server trusts: the authorities that the API server in front publishes in
+//! `kube-system/extension-apiserver-authentication`, and that API server itself for tokens and rights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const MASTERS: &str = "system:masters";
 
-/// How long an answer about rights or a token counts, as in upstream's servers.
+/// How long an answer about rights or a token is cached, as in upstream's servers.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// Answers that are remembered at most.
+/// How many answers are cached at most.
 const ANSWERS: usize = 10_000;
 
 /// The authorities and names of the API server in front.
@@ -36,14 +36,14 @@ const ANSWERS: usize = 10_000;
 pub(super) struct Trust {
     clients: Option<Authority>,
     proxies: Authority,
-    /// Empty for anybody whom the authority knows.
+    /// Empty if any certificate of the authority is accepted.
     allowed: Vec<String>,
-    /// What it was read from.
+    /// The source from which it was read.
     pub(super) source: String,
 }
 
 impl Trust {
-    /// Reads what the API server says.
+    /// Reads what the API server publishes.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         let map =
@@ -86,7 +86,7 @@ impl Trust {
         })
     }
 
-    /// Returns who asks, by what was shown in the handshake and in the headers; nothing if neither tells.
+    /// Returns the caller from the handshake and the headers; `None` if neither identifies one.
     pub(super) fn identify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -103,13 +103,13 @@ impl Trust {
         }
         match self.clients.as_ref().and_then(|clients| clients.identify(chain)) {
             Some(user) => Ok(Some(user)),
-            // A certificate that nobody trusts is a failed credential, not the lack of one.
+            // An untrusted certificate is a failed credential, not a missing one.
             None => Err(Status::unauthorized()),
         }
     }
 }
 
-/// The API server in front, asked about tokens and rights.
+/// Asks the API server in front about tokens and rights.
 pub(super) struct Delegate {
     client: Client,
     answers: Mutex<HashMap<String, (Instant, Answer)>>,
@@ -141,7 +141,7 @@ impl Delegate {
         }
     }
 
-    /// Returns whose token this is.
+    /// Returns the owner of a token.
     pub(super) async fn token(&self, token: &str) -> Result<User, Status> {
         let question = format!("token {token}");
         let found = match self.known(&question) {
@@ -168,7 +168,7 @@ impl Delegate {
         found.ok_or_else(Status::unauthorized)
     }
 
-    /// Refuses what the user may not do, in the words of an API server.
+    /// Refuses a request that the user may not make, in the words of an API server.
     pub(super) async fn authorize(&self, user: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
         if user.groups.iter().any(|group| group == MASTERS) {
             return Ok(());

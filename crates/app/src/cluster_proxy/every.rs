@@ -1,11 +1,11 @@
-//! `clusters/*/proxy`: one request to all members, in the name of the caller.
+//! `clusters/*/proxy`: one request to all members, in the caller's name.
 //!
-//! A path with a name goes to the one cluster that has the object. A collection is listed everywhere and the items are put into one
-//! list. What is not about resources, discovery above all, is answered by the control plane, as the caller and not, as Karmada does,
-//! with the server's own rights. Answers are Karmada's: plain texts where something is wrong.
+//! A path with a name goes to the one cluster that has the object. A collection is listed everywhere and the items are merged
+//! into one list. Requests that are not about resources, mainly discovery, are answered by the control plane, as the caller and
+//! not, as in Karmada, with the server's own rights. Answers are Karmada's: errors are plain text.
 //!
-//! A member that has no answer is left out, as in Karmada. How much is read is bounded (`room`); a member that answers more is left
-//! out, too, and the caller is warned.
+//! A member without an answer is left out, as in Karmada. The amount of data is limited (`room`); a member that sends more is
+//! left out, too, and the caller gets a warning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,18 +31,18 @@ use super::room::{Member, Reading, Stop};
 
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A page of this size takes a while to read.
+/// Reading a page of this size takes a while.
 const LARGE: usize = 512 * 1024;
 
 /// One request to all members.
 struct Asked<'a> {
     server: &'a Arc<Server>,
     context: &'a Context,
-    /// That of clusters.
+    /// The kind of clusters.
     kind: &'a Kind,
 }
 
-/// What one member has of a list, charged to the caller.
+/// One member's part of a list, charged to the caller.
 struct Listed {
     pages: Vec<Page>,
     held: Option<Held>,
@@ -52,9 +52,9 @@ struct Listed {
 enum Omission {
     /// It does not answer, lacks the kind, or does not let the caller see it.
     NoAnswer,
-    /// It answered more than is read; the text says how much that is.
+    /// Its answer was larger than the limit, which the text gives.
     TooLarge(String),
-    /// The caller should come back.
+    /// The caller should try again.
     NoRoom(Status),
 }
 
@@ -109,7 +109,7 @@ impl ClusterProxy {
         }
     }
 
-    /// Returns the clusters that have an object, as far as the caller may see it.
+    /// Returns the clusters that have an object, if the caller may see it there.
     async fn owners(
         &self,
         asked: &Asked<'_>,
@@ -120,7 +120,7 @@ impl ClusterProxy {
         let each = clusters.iter().map(|cluster| async move {
             let found = async {
                 let client = self.reader(asked.server, asked.kind, cluster).await.ok()?;
-                // What it says beside that is of no interest here.
+                // Other contents are not needed here.
                 asked.send(&client, object).await.ok()
             };
             let found = tokio::time::timeout(PATIENCE, found).await.ok().flatten();
@@ -155,7 +155,7 @@ impl ClusterProxy {
         }
         let Some(content) = merged(&lists) else { return Ok(respond::text(404, "not found")) };
         let content = body::holding(content, (reading, held));
-        // Whoever does not read it holds room that others need.
+        // A caller that does not read the answer holds room that others need.
         Ok(respond::brief(respond::stream(200, content, "application/json")))
     }
 
@@ -182,7 +182,7 @@ impl ClusterProxy {
 }
 
 impl Asked<'_> {
-    /// Asks a member as the caller; returns what is answered with 200.
+    /// Sends a request to a member as the caller; returns the body of an answer with code 200.
     async fn send(&self, client: &Client, target: &str) -> Result<kube::client::Body, Omission> {
         let mut request = Request::new(kube::client::Body::empty());
         *request.method_mut() = Method::GET;
@@ -225,7 +225,7 @@ fn names(server: &Server, kind: &Kind) -> Vec<String> {
     server.store.snapshot(&kind.collection).iter().map(|entry| entry.name.to_string()).collect()
 }
 
-/// Returns the path of the object that a path is about, without what follows its name.
+/// Returns the path of the object in a path, without what follows its name.
 fn object_path(path: &str, info: &RequestInfo) -> String {
     if info.subresource.is_empty() {
         return path.to_owned();

@@ -1,14 +1,14 @@
-//! Lists of several members as one: the texts of their items, one after the other.
+//! Merges lists of several members into one: the texts of their items, one after the other.
 //!
-//! Nothing is taken apart but the list itself. Items stay the text that the member wrote, so that a list costs no more memory than it
-//! has bytes, whatever a member puts into it: `[0,0,…]` as values would be twenty times as large.
+//! Only the list itself is parsed. Items remain the text that the member wrote, so that a list needs no more memory than it has
+//! bytes, whatever a member puts into it: `[0,0,…]` as values would take twenty times as much.
 
 use apiserver::http::{Body, Query, body};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How many objects a page has where the caller does not say.
+/// How many objects a page has if the caller does not say.
 const PAGE: usize = 500;
 
 /// A page of a list, as texts.
@@ -19,7 +19,7 @@ pub(super) struct Page {
     metadata: Option<Bytes>,
     /// Without the brackets.
     items: Bytes,
-    /// Where the next page begins.
+    /// The token for the next page.
     pub(super) next: Option<String>,
 }
 
@@ -43,7 +43,7 @@ struct Metadata {
 }
 
 impl Page {
-    /// Reads a page; nothing if it is none.
+    /// Parses a page; `None` if it is not one.
     pub(super) fn read(text: &Bytes) -> Option<Self> {
         if !text.trim_ascii_start().starts_with(b"{") {
             return None;
@@ -62,9 +62,9 @@ impl Page {
     }
 }
 
-/// Puts the items of all lists into the first one. Each list is the pages of one member; nothing if there is none.
+/// Appends the items of all lists to the first one. Each list is the pages of one member; `None` if there are no lists.
 pub(super) fn merged(lists: &[Vec<Page>]) -> Option<Body> {
-    // What the last page says about the list holds for the whole: nothing is left.
+    // The metadata of the last page holds for the whole list: nothing is left.
     let first = lists.iter().find_map(|pages| pages.last())?;
     let mut pieces = vec![Bytes::from_static(b"{")];
     if let Some(version) = &first.api_version {
@@ -88,7 +88,7 @@ pub(super) fn merged(lists: &[Vec<Page>]) -> Option<Body> {
     Some(body::pieces(pieces.into_iter()))
 }
 
-/// What members are asked for: a list, page by page unless the caller has an opinion about pages.
+/// The requests to members: a list, page by page unless the caller asks for pages.
 pub(super) struct Wanted {
     path: String,
     query: String,
@@ -99,7 +99,7 @@ impl Wanted {
     pub(super) fn new(target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let asked = Query::parse(Some(query));
-        // With a limit, a revision means exactly this one; without, one that is not older.
+        // With a limit, a revision means exactly this one; without a limit, any that is not older.
         let is_exact = !matches!(asked.text("resourceVersion"), "" | "0");
         let in_pages = !is_exact && asked.get("limit").is_none() && asked.get("continue").is_none();
         Self { path: path.to_owned(), query: query.to_owned(), in_pages }
@@ -116,10 +116,10 @@ impl Wanted {
         }
     }
 
-    /// Returns the path and query of the page after one; nothing if the caller asks for that, or there is none.
+    /// Returns the path and query of the next page; `None` if the caller asks for pages, or if there are no more.
     pub(super) fn after(&self, page: &Page) -> Option<String> {
         let next = page.next.as_deref().filter(|_| self.in_pages)?;
-        // The token says which revision it is.
+        // The token determines the revision.
         let rest =
             self.query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("resourceVersion"));
         let mut query: Vec<String> = rest.map(str::to_owned).collect();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_ask_for_pages_gets_the_whole_list() {
+    fn a_request_without_a_limit_gets_the_whole_list() {
         let mut page = page("1", "[]");
         page.next = Some("t/1=".to_owned());
         for (asked, first, after) in [

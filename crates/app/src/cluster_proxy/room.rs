@@ -1,7 +1,7 @@
-//! How much of what members answer to requests for all clusters is in memory.
+//! Limits the memory for members' answers to requests for all clusters.
 //!
-//! A member may answer as much as one page of a list has at most, all of its pages together. A request has a limit for all
-//! members, and all requests together have one. What a request has read counts until its answer was sent.
+//! The answer of a member, with all its pages, may have the size of the largest page of a list. There is a limit for all members
+//! in one request, and one for all requests together. The data of a request counts until its answer has been sent.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use member::limit::{Budget, PAGE_LIMIT};
 
 use crate::shares::{Share, Shares};
 
-/// What is read of one member for one request.
+/// How much is read from one member for one request.
 const MEMBER: usize = PAGE_LIMIT;
-/// What is read for one request.
+/// How much is read for one request.
 const REQUEST: usize = 64 << 20;
-/// What is read for all requests at the same time.
+/// How much is read for all requests at the same time.
 const ALL: usize = 128 << 20;
-/// How many requests of one caller may be under way: each asks every member.
+/// How many such requests one caller may have in progress: each goes to every member.
 const AT_ONCE: usize = 8;
 
 /// The room for all requests.
@@ -33,17 +33,17 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Lets a request in.
+    /// Admits a request.
     ///
     /// # Errors
-    /// If the caller has as many under way as one may have.
+    /// If the caller already has the maximum number in progress.
     pub(super) fn enter(&self, user: &User) -> Result<Reading, Status> {
         let share = self.shares.take(user)?;
         Ok(Reading { own: Budget::new(REQUEST), all: self.all.clone(), _share: share })
     }
 }
 
-/// What one request has read, counted until this is dropped.
+/// The data that one request has read, counted until this is dropped.
 pub(super) struct Reading {
     own: Budget,
     all: Arc<Budget>,
@@ -51,7 +51,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Begins to count what a member answers.
+    /// Starts to count a member's answer.
     pub(super) fn of(&self, cluster: &str) -> Member<'_> {
         Member { cluster: cluster.to_owned(), reading: self, bytes: 0 }
     }
@@ -68,16 +68,16 @@ impl Drop for Reading {
     }
 }
 
-/// Why the answer of a member is not read on.
+/// Why a member's answer is not read any further.
 #[derive(Debug, PartialEq)]
 pub(super) enum Stop {
-    /// It is left out, for this reason.
+    /// The member is left out, for this reason.
     TooLarge(String),
     /// The server has no room at the moment.
     NoRoom,
 }
 
-/// What one member has answered to a request, given back unless it is [kept](Self::keep).
+/// One member's answer to a request; its room is freed unless it is [kept](Self::keep).
 pub(super) struct Member<'a> {
     cluster: String,
     reading: &'a Reading,
@@ -85,7 +85,7 @@ pub(super) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Counts what has come.
+    /// Counts received bytes.
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), Stop> {
         let mib = |limit: usize| limit >> 20;
         let sum = self.bytes.saturating_add(bytes);
@@ -107,7 +107,7 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Returns how much there is, which counts from now on until the request is answered.
+    /// Returns the size of the answer, which counts until the request is answered.
     pub(super) fn keep(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }

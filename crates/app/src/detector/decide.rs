@@ -1,7 +1,7 @@
 //! What a lookup means for its node, and what the nodes mean for their cluster. Pure.
 //!
-//! Upstream's rules: a change has to last before a node's condition follows it, and a cluster counts as unable to resolve names
-//! only if no ready node of it can. As long as one ready node has not told anything lately, nothing is said about the cluster.
+//! Upstream's rules: a change must last before a node's condition follows it, and a cluster counts as unable to resolve names
+//! only if no ready node can. While a ready node has not reported recently, the cluster's condition is left unchanged.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use propagation::status::condition;
 use serde_json::{Value, json};
 
-/// How long a change has to last.
+/// How long a change must last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Thresholds {
     pub(super) success: Duration,
     pub(super) failure: Duration,
 }
 
-/// What was looked up last, and since when it has been so.
+/// The last result, and since when it has been the same.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     last: Option<(bool, Duration)>,
 }
 
-/// What a lookup led to: nothing, or why it failed.
+/// The result of a lookup: success, or why it failed.
 pub(super) type Lookup = Result<(), String>;
 
 impl Memory {
-    /// Returns what the condition of the node should say: the lookup, or what it says already. `at` counts from any fixed moment.
-    /// The very first lookup is believed at once.
+    /// Returns the result for the condition of the node: that of the lookup, or the current one. `at` counts from any fixed
+    /// moment. The very first lookup counts at once.
     pub(super) fn adjust(
         &mut self,
         current: Option<&NodeCondition>,
@@ -65,7 +65,8 @@ pub(super) fn found(node: &Node) -> Option<&NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == SERVICE_DOMAIN_NAME_RESOLUTION_READY)
 }
 
-/// Returns the strategic merge patch that has a node say so. It is a sign of life, too: what is said is as old as its heartbeat.
+/// Returns the strategic merge patch that sets the node's condition. Its heartbeat is also a sign of life: readers use it as the
+/// age of the result.
 pub(super) fn node_patch(node: &Node, said: &Lookup, now: Timestamp) -> Value {
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let (status, reason, message) = match said {
@@ -82,16 +83,16 @@ pub(super) fn node_patch(node: &Node, said: &Lookup, now: Timestamp) -> Value {
     json!({ "status": { "conditions": [told] } })
 }
 
-/// What the nodes say together.
+/// The summary of all nodes.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Nothing can be said, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
     Resolves,
     Fails,
 }
 
-/// Judges a cluster by its ready nodes. A node that has said nothing for `stale` may be in any state.
+/// Summarises the ready nodes of a cluster. A node that has not reported for `stale` may be in any state.
 pub(super) fn judge(nodes: &[Node], now: Timestamp, stale: Duration) -> Verdict {
     let stale = SignedDuration::try_from(stale).unwrap_or(SignedDuration::MAX);
     let (mut ready, mut resolving, mut silent) = (0_usize, 0_usize, Vec::new());
@@ -123,7 +124,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Returns the condition of the cluster; none as long as nothing can be said.
+/// Returns the condition of the cluster; `None` while the summary is unknown.
 pub(super) fn cluster_condition(verdict: &Verdict, now: Timestamp) -> Option<Condition> {
     let (status, reason, message) = match verdict {
         Verdict::Unknown(_) => return None,
@@ -145,7 +146,7 @@ mod tests {
         NOW.parse().expect("a time")
     }
 
-    /// A node with what it says: the status and the time of its last heartbeat.
+    /// A node with its condition: the status and the time of the last heartbeat.
     fn node(name: &str, ready: &str, said: Option<(&str, &str)>) -> Node {
         let mut conditions = vec![json!({ "type": "Ready", "status": ready })];
         conditions.extend(said.map(|(status, beat)| {
@@ -198,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Feeds lookups (second, whether it resolved) and compares what is said after each.
+    /// Feeds lookups (second, whether it resolved) and compares the condition after each.
     #[track_caller]
     fn check(current: Option<&str>, steps: &[(u64, bool, &str)]) {
         let mut memory = Memory::default();
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_keeps_its_reason() {
+    fn without_a_lasting_change_the_condition_keeps_its_reason() {
         let mut memory = Memory::default();
         let first = Err("first".to_owned());
         assert_eq!(memory.adjust(None, &first, Duration::ZERO, THRESHOLDS), first);

@@ -1,8 +1,8 @@
-//! The doors to the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
+//! The endpoints of the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
 //!
 //! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`page`], [`watching`],
-//! [`search`]), from the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order,
-//! as in Karmada. The members themselves say what a user may see of them ([`rights`]).
+//! [`search`]), from the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as
+//! in Karmada. The members themselves decide what a user may see of them ([`rights`]).
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -31,29 +31,29 @@ use kube::Client;
 use member::Connection;
 use tunnel::Tunnels;
 
-use self::rights::{Rights, Seen, Wish};
+use self::rights::{Access, Rights, Seen};
 use crate::cluster_proxy::ClusterProxy;
 
-/// What stands behind the doors.
-pub(crate) struct Doors {
+/// The state behind the endpoints.
+pub(crate) struct Endpoints {
     pub(crate) fleet: Arc<Fleet>,
     rights: Arc<Rights>,
 }
 
-/// Returns the kinds that a control plane serves from the start: the native ones, the given ones, and the doors, so that
-/// discovery names them.
+/// Returns the kinds that a control plane serves from the start: the native ones, the given ones, and these endpoints, so that
+/// discovery lists them.
 pub(crate) fn registry(others: Vec<Arc<Kind>>) -> Arc<Registry> {
     let (get, all) = (["get"], ["create", "delete", "get", "patch", "update"]);
-    let doors = [
+    let endpoints = [
         ("search", "Search", get.as_slice()),
         ("proxying", "Proxying", all.as_slice()),
         ("query", "Query", get.as_slice()),
     ];
-    let doors = doors.map(|(name, kind, verbs)| door(name, kind, verbs));
-    Registry::with_computed(others.into_iter().chain(doors).collect())
+    let endpoints = endpoints.map(|(name, kind, verbs)| endpoint(name, kind, verbs));
+    Registry::with_computed(others.into_iter().chain(endpoints).collect())
 }
 
-fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
+fn endpoint(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
     let gvk = Gvk::new(api::search::GROUP, "v1alpha1", kind);
     Arc::new(Kind {
         api_version: gvk.api_version(),
@@ -73,7 +73,7 @@ fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
     })
 }
 
-/// Returns how a kind is served by a server, for the fleet.
+/// Returns the function by which the fleet finds how a server serves a kind.
 pub(crate) fn resolve(server: &Arc<Server>) -> ::fleet::keeper::Resolve {
     let server = server.clone();
     Arc::new(move |api_version, kind| {
@@ -85,7 +85,7 @@ pub(crate) fn resolve(server: &Arc<Server>) -> ::fleet::keeper::Resolve {
     })
 }
 
-/// Returns how members are reached to follow them.
+/// Returns the routes by which members are followed.
 pub(crate) fn find_way(control: &Client, tunnels: &Tunnels) -> ::fleet::keeper::FindWay {
     let (control, tunnels) = (control.clone(), tunnels.clone());
     Arc::new(move |cluster| {
@@ -94,24 +94,24 @@ pub(crate) fn find_way(control: &Client, tunnels: &Tunnels) -> ::fleet::keeper::
     })
 }
 
-/// A request for a kind that is cached.
+/// A request for a cached kind.
 struct Asked<'a> {
     server: &'a Arc<Server>,
-    /// The request as it came.
+    /// The original request.
     outer: &'a Context,
-    /// The request as the fleet's: its path is what follows the door.
+    /// The request to the fleet: its path is what follows the endpoint.
     inner: Context,
     kind: Arc<Kind>,
     cache: Arc<Cache>,
     namespace: String,
 }
 
-impl Doors {
+impl Endpoints {
     pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         Self { fleet, rights: Arc::default() }
     }
 
-    /// Answers a request to one of the doors.
+    /// Answers a request to one of the endpoints.
     pub(crate) async fn answer(
         &self,
         server: &Arc<Server>,
@@ -154,7 +154,7 @@ impl Doors {
         }
     }
 
-    /// Reads the path behind a door; `None` if it is about nothing that is cached.
+    /// Parses the path behind an endpoint; `None` if its kind is not cached.
     fn asked<'a>(&self, server: &'a Arc<Server>, outer: &'a Context, path: &str) -> Option<Asked<'a>> {
         let query = Query::parse(Some(outer.query.raw()));
         let info = RequestInfo::parse(&outer.method, path, &query);
@@ -166,7 +166,7 @@ impl Doors {
         let kind = server.registry.load().find(&info.group, &info.version, &info.resource)?.clone();
         let namespace = if kind.namespaced { info.namespace.clone() } else { String::new() };
         let named = !info.name.is_empty() && !matches!(info.verb, "list" | "watch" | "deletecollection");
-        // As everywhere, an object in a namespace is not found without it, nor a namespace where there are none.
+        // As everywhere, a namespaced object is not found without its namespace, nor a cluster-scoped one with a namespace.
         let lost = kind.namespaced && namespace.is_empty() && named
             || !kind.namespaced && !kind.is_namespace() && !info.namespace.is_empty();
         if lost {
@@ -177,16 +177,16 @@ impl Doors {
         Some(Asked { server, outer, inner, kind, cache, namespace })
     }
 
-    /// Returns which clusters let the caller do what is asked.
+    /// Returns the clusters that allow the caller's request.
     async fn seen(&self, asked: &Asked<'_>, verb: &str) -> Seen {
-        self.rights.seen(&self.fleet, &asked.outer.user, &asked.cache.clusters(), &asked.wish(verb)).await
+        self.rights.seen(&self.fleet, &asked.outer.user, &asked.cache.clusters(), &asked.access(verb)).await
     }
 }
 
-/// Returns what a member would be asked about if the request were its own: a Namespace is in itself, and a list of one name is about
-/// that name.
-fn wish(info: &RequestInfo, verb: &str) -> Wish {
-    Wish {
+/// Returns the attributes that a member would authorise if it had received the request: a Namespace is in itself, and a list of
+/// one name concerns that name.
+fn access(info: &RequestInfo, verb: &str) -> Access {
+    Access {
         verb: verb.to_owned(),
         group: info.group.clone(),
         version: info.version.clone(),
@@ -198,11 +198,11 @@ fn wish(info: &RequestInfo, verb: &str) -> Wish {
 }
 
 impl Asked<'_> {
-    fn wish(&self, verb: &str) -> Wish {
-        wish(&self.inner.info, verb)
+    fn access(&self, verb: &str) -> Access {
+        access(&self.inner.info, verb)
     }
 
-    /// Tells the caller which clusters it does not see, and which may be shown as they were a while ago.
+    /// Warns the caller about clusters whose objects are hidden, and about those that may be shown out of date.
     fn warn(&self, seen: &Seen) {
         let resource = &self.inner.info.resource;
         if let Seen::Some { no, .. } = seen {
@@ -250,7 +250,7 @@ mod tests {
         let check = |target: &str, verb: &str, namespace: &str, name: &str| {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let info = RequestInfo::parse(&http::Method::GET, path, &Query::parse(Some(query)));
-            let Wish { verb: asked, namespace: space, name: one, .. } = wish(&info, info.verb);
+            let Access { verb: asked, namespace: space, name: one, .. } = access(&info, info.verb);
             assert_eq!((asked.as_str(), space.as_str(), one.as_str()), (verb, namespace, name), "{target}");
         };
         check("/api/v1/namespaces/shop", "get", "shop", "shop");

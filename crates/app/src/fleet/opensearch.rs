@@ -1,9 +1,9 @@
-//! Brings the objects of registries with an OpenSearch backend into OpenSearch, with Karmada's index names and documents.
+//! Sends the objects of registries with an OpenSearch backend to OpenSearch, with Karmada's index names and documents.
 //!
-//! A worker for each registry and kind reads the kind's log like any watch, gathers what happened, and sends it in bulk. It waits for
-//! OpenSearch and nobody waits for it: a worker that falls out of the log begins anew, and takes away what has gone meanwhile. What
-//! OpenSearch refuses because it is busy is sent again, later each time; what it refuses for good is logged and left out. When it does not
-//! let us in, the credentials are read again.
+//! A worker for each registry and kind reads the kind's log like any watch, collects the events, and sends them in bulk. It waits
+//! for OpenSearch, but nothing waits for the worker: if it falls behind the log, it starts over and deletes documents of objects
+//! that are gone. Documents that OpenSearch refuses because it is busy are sent again, after growing pauses; those that it
+//! refuses for good are logged and left out. If it refuses the credentials, they are read again.
 //!
 //! Tested against an imitation of the protocol below, not against a real OpenSearch.
 
@@ -28,12 +28,12 @@ use runtime::Supervisor;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// How many documents one request has at most, and how many bytes, about.
+/// How many documents, and about how many bytes, one request has at most.
 const BULK: usize = 500;
 const BULK_BYTES: usize = 4 << 20;
-/// How long a request may take.
+/// The time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long to rest after failures: doubled each time, at most the second.
+/// The pauses after failures: doubled each time, up to the second value.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 /// How much of an answer is read.
@@ -100,7 +100,7 @@ async fn follow(fleet: &Arc<Fleet>, control: &Client, tasks: &Supervisor) {
     }
 }
 
-/// Returns what is sent along to be let in; without a Secret, nothing, as in Karmada. The key of the name is written in two ways.
+/// Returns the credentials for OpenSearch; none without a Secret, as in Karmada. The key of the name is spelt in two ways.
 async fn credentials(control: &Client, namespace: &str, name: &str) -> Option<String> {
     if namespace.is_empty() || name.is_empty() {
         return None;
@@ -114,22 +114,22 @@ async fn credentials(control: &Client, namespace: &str, name: &str) -> Option<St
     Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
 }
 
-/// What is to be done to a document.
+/// A change of a document.
 #[derive(Debug, Clone)]
 struct Step {
     id: Box<str>,
-    /// `None` takes it away.
+    /// `None` deletes it.
     document: Option<String>,
 }
 
-/// Brings the objects of a kind over, for ever.
+/// Sends the objects of a kind, for ever.
 async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
     let index = format!("kubernetes-{}", cache.kind.kind.to_lowercase());
     let mut patience = Patience::default();
     while let Err(error) = wire.create_index(&index).await {
         patience.after(&error).await;
     }
-    // What is there, as far as we have brought it.
+    // The objects that have been sent.
     let mut there: HashSet<Box<str>> = HashSet::new();
     loop {
         let Ok(mut watch) = Watch::begin(cache, Start::Everything).await else { continue };
@@ -138,7 +138,7 @@ async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
         loop {
             let mut steps = Vec::new();
             let told = watch.next(|told: Told, _: &Versions| steps.extend(step(&cache.kind, places, &told)));
-            // A start without objects has nothing to tell: look at it now and then.
+            // A start without objects produces no event, so check from time to time.
             let lost = match tokio::time::timeout(Duration::from_secs(1), told).await {
                 Ok(told) => told.is_err(),
                 Err(_) => false,
@@ -163,7 +163,7 @@ async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
     }
 }
 
-/// Returns what an event means for the documents.
+/// Returns the changes of documents that an event causes.
 fn step(kind: &Kind, places: &BTreeSet<Place>, told: &Told) -> Option<Step> {
     let entry = told.new.as_ref().or(told.old.as_ref())?;
     let own = |place: &Place| {
@@ -177,7 +177,7 @@ fn step(kind: &Kind, places: &BTreeSet<Place>, told: &Told) -> Option<Step> {
     Some(Step { id: entry.facts.uid.clone(), document })
 }
 
-/// Returns a document in Karmada's form: what is below `spec` and `status` is text.
+/// Returns a document in Karmada's form: the parts below `spec` and `status` are text.
 fn document(kind: &Kind, cluster: &str, entry: &Entry) -> Value {
     let version = entry.revision.to_string();
     let object = entry.to_value(kind, &Shown { cluster, version: &version, stale: None });
@@ -199,18 +199,18 @@ fn document(kind: &Kind, cluster: &str, entry: &Entry) -> Value {
     })
 }
 
-/// Reads what is sent along to be let in.
+/// Reads the credentials.
 type ReadCredentials = Box<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + Sync>;
 
-/// The way to OpenSearch.
+/// The connection to OpenSearch.
 struct Wire {
     addresses: Vec<String>,
     credentials: Mutex<Option<String>>,
-    /// Asked again when OpenSearch does not let us in: the Secret may have come or changed since.
+    /// Read again when OpenSearch refuses them: the Secret may have been created or changed since.
     read: ReadCredentials,
 }
 
-/// Longer and longer rests between attempts.
+/// Growing pauses between attempts.
 struct Patience(Duration);
 
 impl Default for Patience {
@@ -257,7 +257,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends steps in pieces, each until it is taken.
+    /// Sends changes in pieces, each until it is accepted.
     async fn send(&self, index: &str, mut steps: Vec<Step>) {
         while !steps.is_empty() {
             let mut size = 0_usize;
@@ -291,7 +291,7 @@ impl Wire {
         }
     }
 
-    /// Sends steps; returns those to be sent again.
+    /// Sends changes. Returns those to send again.
     async fn bulk(&self, index: &str, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
         let mut body = String::new();
         for step in steps {
@@ -311,7 +311,7 @@ impl Wire {
             let outcome = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
             match outcome.get("status").and_then(Value::as_u64).unwrap_or(200) {
                 429 | 500.. => again.push(step.clone()),
-                // A document that is not there need not be taken away.
+                // A missing document need not be deleted.
                 404 if step.document.is_none() => {}
                 400.. => {
                     let error = outcome.get("error").unwrap_or(&Value::Null);
@@ -323,7 +323,7 @@ impl Wire {
         Ok(again)
     }
 
-    /// Asks the first address that answers.
+    /// Sends a request to the first address that answers.
     async fn ask(
         &self,
         method: Method,
@@ -380,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// An imitation of OpenSearch: what it holds, by index and id, what it was asked, and how often it is still busy.
+    /// An imitation of OpenSearch: its documents, by index and id, its requests, and how many more times it is busy.
     #[derive(Default)]
     struct Imitation {
         documents: Mutex<BTreeMap<String, Value>>,
@@ -450,7 +450,7 @@ mod tests {
                     target["_id"].as_str().unwrap_or("")
                 );
                 let document = (what == "index").then(|| lines.next().expect("a document"));
-                // The last busy moment concerns one document only.
+                // The last busy answer concerns only one document.
                 if *busy == 1 {
                     *busy = 0;
                     items.push(json!({what.as_str(): {"status": 429, "error": "busy"}}));
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Returns head, body and length of the first request, once it is there as a whole.
+    /// Returns head, body and length of the first request, once it is complete.
     fn complete(read: &[u8]) -> Option<(String, String, usize)> {
         let text = String::from_utf8_lossy(read);
         let end = text.find("\r\n\r\n")?;
@@ -511,7 +511,7 @@ mod tests {
             cache.expect(place);
             cache.replace(place, 10, vec![entry(&kind, &format!("{}-web", place.cluster), 5)]).expect("room");
         }
-        // The Secret comes after the registry.
+        // The Secret is created after the registry.
         let tries = Mutex::new(0);
         let read: ReadCredentials = Box::new(move || {
             let mut tries = tries.lock();
@@ -525,7 +525,7 @@ mod tests {
             let cache = cache.clone();
             async move { work(&cache, &own, &wire).await }
         });
-        // While OpenSearch is busy the cache goes on.
+        // While OpenSearch is busy, the cache continues.
         cache.put(&m1, entry(&kind, "m1-api", 11)).expect("room");
         until(&imitation, &["kubernetes-deployment/uid-m1-api", "kubernetes-deployment/uid-m1-web"]).await;
         let document = imitation.documents.lock()["kubernetes-deployment/uid-m1-web"].clone();

@@ -1,7 +1,7 @@
-//! Asks this very server, as the caller: what is not in the caches belongs to the control plane.
+//! Sends a request to this server itself, as the caller: kinds that are not in the caches belong to the control plane.
 //!
-//! Karmada's search asks with its own rights here. Ours asks with the caller's, so that the way through the proxy opens nothing
-//! that the direct way does not.
+//! Karmada's search uses its own rights here. Ours uses the caller's, so that the proxy opens nothing that the direct path does
+//! not.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Answers a request of the caller to another path.
+/// Answers the caller's request to another path.
 pub(crate) async fn ask(
     server: &Arc<Server>,
     context: &Context,
@@ -28,12 +28,12 @@ pub(crate) async fn ask(
         Ok(uri) => *request.uri_mut() = uri,
         Err(_) => return respond::text(400, format!("invalid path {target:?}")),
     }
-    // The caller is known.
+    // The caller is already authenticated.
     *request.headers_mut() = onward::without_credentials(&context.headers, upgrade.is_some());
     if let Some(upgrade) = upgrade {
         request.extensions_mut().insert(upgrade);
     }
-    // As a task of its own, so that its stack does not lie on top of this one.
+    // As a separate task, so that its stack is not on top of this one.
     let answer = serve(server.clone(), request, Peer::Local(context.user.clone()));
     match AbortOnDropHandle::new(tokio::spawn(answer)).await {
         Ok(answer) => answer,

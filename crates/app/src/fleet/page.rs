@@ -1,6 +1,6 @@
-//! Reads a page of a list from a cache, a piece at a time: whoever writes to the cache never waits for a long list to be read.
+//! Reads a page of a list from a cache in small pieces, so that writers of the cache never wait for a long list.
 //!
-//! The pieces show the same version. What has to be parsed to be selected is parsed between the pieces.
+//! All pieces show the same version. Objects that must be parsed to be selected are parsed between the pieces.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use apiserver::registry::Kind;
 use super::reading::{has_fields, has_labels};
 use super::rights::Seen;
 
-/// How many objects are looked at in one piece.
+/// How many objects are checked in one piece.
 const PIECE: usize = 4096;
 
-/// What is wanted of a list.
+/// The requested part of a list.
 pub(super) struct Wanted {
     pub(super) cache: Arc<Cache>,
     pub(super) kind: Arc<Kind>,
     pub(super) namespace: String,
     pub(super) selection: Selection,
     pub(super) seen: Seen,
-    /// 0 is all.
+    /// 0 means all.
     pub(super) limit: usize,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub(super) after: Option<(Place, String)>,
-    /// At which version; the present if there is none.
+    /// The version; `None` for the present.
     pub(super) at: Option<Versions>,
 }
 
 impl Wanted {
-    /// Says whether objects have to be parsed to find those that are wanted.
+    /// Returns whether objects must be parsed to be selected.
     pub(super) fn is_costly(&self) -> bool {
         let named = |field: &str| matches!(field, "metadata.name" | "metadata.namespace");
         !self.selection.fields.terms().iter().all(|term| named(&term.field))
@@ -40,7 +40,7 @@ impl Wanted {
     /// Reads the page.
     ///
     /// # Errors
-    /// If its version is not known any more.
+    /// If its version is too old.
     pub(super) fn read(mut self) -> Result<Listed, Lost> {
         let mut found: Vec<Found> = Vec::new();
         loop {
@@ -65,7 +65,7 @@ impl Wanted {
         }
     }
 
-    /// Reads the next piece; returns what was found and where it ended.
+    /// Reads the next piece. Returns the objects found and where it ended.
     fn piece(&self) -> Result<(Listed, Option<(Place, String)>), Lost> {
         let (mut looked_at, mut last) = (0_usize, None);
         let take = |place: &Place, entry: &Arc<::fleet::Entry>| {

@@ -1,6 +1,7 @@
-//! `query?q=…`: answers a query over everything that is cached.
+//! `query?q=…`: answers a query over all cached objects.
 //!
-//! The objects of a cluster are searched if the cluster lets the caller list them: in the namespace that the query names, or in all.
+//! The objects of a cluster are searched if the cluster allows the caller to list them: in the namespace that the query names, or
+//! in all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use http::{Method, Response};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::Doors;
-use super::rights::{Seen, Wish};
+use super::Endpoints;
+use super::rights::{Access, Seen};
 
 /// Answers are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
-/// How many objects a page has if nothing is said, and at most.
+/// The default number of objects in a page, and the maximum.
 const PAGE: usize = 500;
 const LONGEST: usize = 10_000;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn query(
         &self,
         server: &Arc<Server>,
@@ -60,7 +61,7 @@ impl Doors {
             cache.ready().await;
             let kind = &cache.kind;
             let namespace = if kind.namespaced { query.namespace().unwrap_or("") } else { "" };
-            let wish = Wish {
+            let access = Access {
                 verb: "list".to_owned(),
                 group: kind.group.clone(),
                 version: kind.version.clone(),
@@ -70,9 +71,9 @@ impl Doors {
                 name: String::new(),
             };
             let clusters = cache.clusters();
-            seen.insert(key(cache), self.rights.seen(&self.fleet, &context.user, &clusters, &wish).await);
+            seen.insert(key(cache), self.rights.seen(&self.fleet, &context.user, &clusters, &access).await);
         }
-        // Looking at everything takes a while: each user has only so much of that.
+        // A full search takes a while: each user gets only a limited share.
         let found = list::off_the_workers(server, context, move || {
             let may =
                 |cache: &Cache, cluster: &str| seen.get(&key(cache)).is_some_and(|seen| seen.has(cluster));
@@ -82,7 +83,7 @@ impl Doors {
         Ok(stream(answer, context.query.flag("objects")))
     }
 
-    /// Returns the caches of the kinds that a query is about.
+    /// Returns the caches of the kinds in a query.
     fn wanted(&self, server: &Server, query: &Query) -> Vec<Arc<Cache>> {
         let registry = server.registry.load();
         let mut caches = self.fleet.caches();
@@ -127,7 +128,7 @@ fn stream(answer: Answer, objects: bool) -> Response<Body> {
     respond::stream(200, body::pieces(pieces), "application/json")
 }
 
-/// Writes what was found: in short, or, if that is asked for, as a whole.
+/// Writes the results: in short form, or, if requested, the whole objects.
 fn write(out: &mut Vec<u8>, row: &Row, objects: bool) {
     let (kind, found) = (&row.cache.kind, &row.found);
     if objects {

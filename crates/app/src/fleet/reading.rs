@@ -1,10 +1,10 @@
 //! GET of objects and lists of the fleet, from the caches.
 //!
-//! JSON is put together from the bytes in the cache, in pieces. Tables, metadata alone, YAML and protobuf go through a tree, as on the
-//! server's own objects; tables say in a column of their own which cluster a row is from. Without a resource version, one object is
-//! read from its member, so that whoever has just written reads what was written; a member that does not answer is shown from the
-//! cache. The pages of a list show what was there at the version of the first one, so that nothing is left out or comes twice, and
-//! whoever watches after the last page misses nothing; a version that is not known any more is answered with 410, as everywhere.
+//! JSON is assembled from the bytes in the cache, in pieces. Tables, metadata, YAML and protobuf are built from parsed objects,
+//! as for the server's own objects; tables have an additional column with the cluster. Without a resource version, one object is
+//! read from its member, so that a client sees its own writes; if the member does not answer, the cache does. The pages of a list
+//! show the state at the version of the first one, so that no object is left out or repeated, and a client that watches after the
+//! last page misses nothing. A version that is too old is answered with 410, as everywhere.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ use http::{Request, Response};
 use serde_json::{Value, json};
 
 use super::page::Wanted;
-use super::{Asked, Doors};
+use super::{Asked, Endpoints};
 
 /// Lists are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
-/// From here on a list that has to be made as a whole is made where it holds up nobody.
+/// From this size on, a list that must be built as a whole is built where it delays no other request.
 const LARGE: usize = 512 * 1024;
-/// How long a member may take to show one object before the cache does.
+/// How long a member may take to return one object before the cache answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn get(&self, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
         let accepted = asked.inner.accept(object_offer(&asked.kind))?;
         let (info, kind) = (&asked.inner.info, &asked.kind);
@@ -173,7 +173,7 @@ impl Doors {
         let versions = listed.versions.to_string();
         let next = listed.found.last().filter(|_| listed.rest).map(|last| {
             let (cluster, after) = (last.place.to_string(), last.entry.key().to_owned());
-            // Pages that do not fit together say so to the last.
+            // Pages that do not fit together say so up to the last one.
             let rv = if token.as_ref().is_some_and(|token| token.rv.is_empty()) { "" } else { &versions };
             Continue { rv: rv.to_owned(), cluster, after }.to_string()
         });
@@ -190,7 +190,7 @@ struct Page {
     found: Vec<Found>,
 }
 
-/// Says whether an object is selected by labels and fields.
+/// Returns whether an object is selected by labels and fields.
 pub(super) fn is_selected(
     kind: &Kind,
     fleet_kind: &FleetKind,
@@ -201,7 +201,7 @@ pub(super) fn is_selected(
     has_labels(selection, entry) && has_fields(kind, fleet_kind, selection, cluster, entry)
 }
 
-/// Says whether an object is selected by its namespace and labels, which is found out without parsing it.
+/// Returns whether an object is selected by its namespace and labels, without parsing it.
 pub(super) fn has_labels(selection: &Selection, entry: &Entry) -> bool {
     (selection.namespace.is_empty() || selection.namespace == entry.namespace())
         && (selection.labels.is_everything() || selection.labels.matches(entry))
@@ -226,14 +226,14 @@ async fn not_older(asked: &Asked<'_>, version: &str) -> Result<(), Status> {
     waited.map_err(|error| Status::new(504, "Timeout", format!("Too large resource version: {error}")))
 }
 
-/// Says whether a list is wanted as it was at its version, as for the server's own objects.
+/// Returns whether a list is requested as it was at its version, as for the server's own objects.
 fn is_exact(context: &Context, limit: usize) -> bool {
     let version = context.query.text("resourceVersion");
     let matching = context.query.text("resourceVersionMatch");
     !matches!(version, "" | "0") && (matching == "Exact" || matching.is_empty() && limit > 0)
 }
 
-/// The version of a list is not known any more. Whoever reads pages may go on with the present ones.
+/// The version of a list is too old. A client that reads pages may continue with the present state.
 fn expired(token: Option<&Continue>) -> Status {
     let Some(token) = token else { return list::expired() };
     list::expired_page(Continue { rv: String::new(), ..token.clone() }.to_string())
@@ -288,7 +288,7 @@ fn document(
     }
 }
 
-/// Says in a table which cluster each row is from, right after the name.
+/// Adds a column with the cluster of each row to a table, right after the name.
 pub(super) fn add_clusters<'a>(table: &mut Value, clusters: impl IntoIterator<Item = &'a str>) {
     if let Some(columns) = table.get_mut("columnDefinitions").and_then(Value::as_array_mut) {
         let column = json!({"name": "Cluster", "type": "string", "format": "", "priority": 0,
@@ -334,7 +334,7 @@ struct Pieces {
     kind: FleetKind,
     found: std::vec::IntoIter<Found>,
     first: bool,
-    /// The start of the document until it is sent; `None` after the end.
+    /// The beginning of the document until it is sent; `None` after the end.
     head: Option<String>,
 }
 
@@ -363,7 +363,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Takes what the fleet adds to objects away again, before a member gets one.
+/// Removes the fleet's additions from an object before a member gets it.
 pub(super) fn without_marks(object: &mut Value) {
     let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else {
         return;

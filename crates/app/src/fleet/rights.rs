@@ -1,11 +1,11 @@
 //! What a user may see of each member.
 //!
-//! A cached object is shown to whoever could have asked the member for it through the cluster proxy: the member is asked, by a
-//! SubjectAccessReview with the caller's name and groups, and its answer counts for a while. Administrators (`system:masters`)
-//! are not asked for, since every API server lets them do everything. A member that does not answer keeps the answer it gave
-//! before; without one, nothing of it is shown. Nobody waits for a member that has just failed to answer.
+//! A cached object is shown to users who could request it from the member through the cluster proxy. The member is asked by a
+//! SubjectAccessReview with the caller's name and groups, and its answer is cached for a while. Administrators (`system:masters`)
+//! are not checked, since every API server lets them do everything. If a member does not answer, its previous answer remains
+//! valid; without one, nothing of it is shown. Requests do not wait for a member that has just failed to answer.
 //!
-//! This is stricter than Karmada, which shows what is cached to everybody who may use the path.
+//! This is stricter than Karmada, which shows cached objects to all users who may use the path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use http::Request;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// How long an answer counts.
+/// How long an answer is valid.
 const FRESH: Duration = Duration::from_secs(30);
-/// How long an answer counts if the member does not give another one.
+/// How long an answer is valid if the member does not give another one.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For how long nobody asks a member that did not answer.
+/// How long a member that did not answer is not asked again.
 const REST: Duration = Duration::from_secs(10);
-/// How many answers are kept.
+/// How many answers are cached.
 const MOST: usize = 65_536;
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// What somebody wants to do in a member.
+/// A request in a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Wish {
+pub(crate) struct Access {
     pub(crate) verb: String,
     pub(crate) group: String,
     pub(crate) version: String,
@@ -50,14 +50,14 @@ struct Question {
     cluster: Arc<str>,
     user: String,
     groups: Vec<String>,
-    wish: Wish,
+    access: Access,
 }
 
-/// Which clusters show themselves to a caller.
+/// The clusters that show their objects to a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     All,
-    /// These do, and those do not.
+    /// The first ones do, the second ones do not.
     Some {
         yes: Vec<Arc<str>>,
         no: Vec<Arc<str>>,
@@ -72,7 +72,7 @@ impl Seen {
         }
     }
 
-    /// Returns whether there are clusters and none shows itself.
+    /// Returns whether there are clusters but none shows its objects.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Some { yes, no } if yes.is_empty() && !no.is_empty())
     }
@@ -86,13 +86,19 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Returns which of the clusters let the caller do something.
-    pub(crate) async fn seen(&self, fleet: &Fleet, user: &User, clusters: &[Arc<str>], wish: &Wish) -> Seen {
+    /// Returns which of the clusters allow the caller's request.
+    pub(crate) async fn seen(
+        &self,
+        fleet: &Fleet,
+        user: &User,
+        clusters: &[Arc<str>],
+        access: &Access,
+    ) -> Seen {
         if user.in_group(MASTERS) {
             return Seen::All;
         }
         let asked = clusters.iter().map(|cluster| async move {
-            let question = question(cluster, user, wish.clone());
+            let question = question(cluster, user, access.clone());
             (cluster.clone(), self.may(fleet, question).await)
         });
         let (yes, no): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().partition(|(_, may)| *may);
@@ -142,17 +148,17 @@ impl Rights {
     }
 }
 
-/// Returns the question that is asked about a caller: the groups are those that the member gives to whoever comes by the proxy.
-fn question(cluster: &Arc<str>, user: &User, wish: Wish) -> Question {
+/// Returns the question about a caller; the groups are those that the member assigns to callers through the proxy.
+fn question(cluster: &Arc<str>, user: &User, access: Access) -> Question {
     let own = |group: &&String| ![AUTHENTICATED, UNAUTHENTICATED].contains(&group.as_str());
     let mut groups: Vec<String> = user.groups.iter().filter(own).cloned().collect();
     groups.push(if user.is_anonymous() { UNAUTHENTICATED } else { AUTHENTICATED }.to_owned());
-    Question { cluster: cluster.clone(), user: user.name.clone(), groups, wish }
+    Question { cluster: cluster.clone(), user: user.name.clone(), groups, access }
 }
 
 async fn ask(fleet: &Fleet, question: &Question) -> Option<bool> {
     let client = fleet.client(&question.cluster)?;
-    let wish = &question.wish;
+    let access = &question.access;
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -160,8 +166,8 @@ async fn ask(fleet: &Fleet, question: &Question) -> Option<bool> {
             "user": question.user,
             "groups": question.groups,
             "resourceAttributes": {
-                "verb": wish.verb, "group": wish.group, "version": wish.version, "resource": wish.resource,
-                "subresource": wish.subresource, "namespace": wish.namespace, "name": wish.name,
+                "verb": access.verb, "group": access.group, "version": access.version, "resource": access.resource,
+                "subresource": access.subresource, "namespace": access.namespace, "name": access.name,
             },
         },
     });
@@ -177,9 +183,9 @@ async fn ask(fleet: &Fleet, question: &Question) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn wish() -> Wish {
+    fn access() -> Access {
         let text = |text: &str| text.to_owned();
-        Wish {
+        Access {
             verb: text("list"),
             group: text(""),
             version: text("v1"),
@@ -194,8 +200,8 @@ mod tests {
     fn a_member_is_asked_about_the_caller_as_the_proxy_would_bring_him() {
         let groups = vec!["dev".to_owned(), AUTHENTICATED.to_owned()];
         let jane = User { name: "jane".to_owned(), groups, ..User::default() };
-        assert_eq!(question(&"m1".into(), &jane, wish()).groups, ["dev", AUTHENTICATED]);
-        assert_eq!(question(&"m1".into(), &User::anonymous(), wish()).groups, [UNAUTHENTICATED]);
+        assert_eq!(question(&"m1".into(), &jane, access()).groups, ["dev", AUTHENTICATED]);
+        assert_eq!(question(&"m1".into(), &User::anonymous(), access()).groups, [UNAUTHENTICATED]);
     }
 
     #[tokio::test]
@@ -203,14 +209,14 @@ mod tests {
         let (rights, fleet) = (Rights::default(), Fleet::new(1 << 20));
         let clusters: Vec<Arc<str>> = vec!["m1".into(), "m2".into()];
         let jane = User { name: "jane".to_owned(), ..User::default() };
-        let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;
+        let seen = rights.seen(&fleet, &jane, &clusters, &access()).await;
         assert!(seen.is_refused() && !seen.has("m1"));
         assert!(rights.is_silent("m1") && rights.is_silent("m2"));
         rights.silent.lock().clear();
         let old = Instant::now().checked_sub(FRESH * 2).expect("the machine runs for a minute");
-        rights.known.lock().insert(question(&clusters[0], &jane, wish()), (true, old));
-        let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;
+        rights.known.lock().insert(question(&clusters[0], &jane, access()), (true, old));
+        let seen = rights.seen(&fleet, &jane, &clusters, &access()).await;
         assert!(seen.has("m1") && !seen.has("m2") && !seen.is_refused());
-        assert_eq!(rights.seen(&fleet, &User::system("admin"), &clusters, &wish()).await, Seen::All);
+        assert_eq!(rights.seen(&fleet, &User::system("admin"), &clusters, &access()).await, Seen::All);
     }
 }

@@ -1,7 +1,7 @@
-//! `search/cache/<path>`: what is cached, as one list, in Karmada's form.
+//! `search/cache/<path>`: the cached objects, as one list, in Karmada's form.
 //!
-//! GET only; a name is answered with a list, too; only the label selector counts; errors are `{"error":"…"}`. What nobody registers
-//! is answered with an empty list.
+//! GET only; a name is answered with a list, too; only the label selector is used; errors are `{"error":"…"}`. A kind that no
+//! registry names is answered with an empty list.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use bytes::Bytes;
 use http::{Method, Response};
 use serde_json::json;
 
-use super::Doors;
+use super::Endpoints;
 
 /// Lists are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn search(
         &self,
         server: &Arc<Server>,
@@ -49,7 +49,7 @@ impl Doors {
         }
         match category {
             "cache" => self.cached(server, context, &path, &info).await,
-            // As in Karmada: there is nothing to read, users ask OpenSearch themselves.
+            // As in Karmada: nothing is stored here, users query OpenSearch themselves.
             "opensearch" => Ok(respond::bytes_of(200, Bytes::new(), "application/json")),
             other => Err(Status::bare_internal(format!("connect with unrecognized search category {other}"))),
         }
@@ -131,7 +131,7 @@ fn single(name: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Returns what follows `search/<category>`.
+/// Returns the path after `search/<category>`.
 fn native_path(info: &RequestInfo) -> Result<String, Status> {
     let mut parts = info.path.trim_start_matches('/').splitn(6, '/');
     let there = parts.by_ref().skip(3).take(2).map(|part| percent_decode(part, false).into_owned());

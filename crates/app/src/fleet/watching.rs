@@ -1,10 +1,10 @@
 //! Watches over the fleet.
 //!
-//! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in the same queue as that of the
-//! server's own watches and is charged to its user. Nothing is written before there is room for it: a client that does not read
-//! holds up nobody but itself, costs no more than its user's budget, is told to list again when it falls out of the log, and
-//! loses the watch when its user is over the budget. Each event carries a version to go on from, which has the object's own.
-//! What the caller may see is asked again every minute: when that has changed, the watch ends, and the client lists anew.
+//! A reader of the kind's log ([`fleet::watch`]) for each watch. Its output waits in the same queue as that of the server's own
+//! watches and is charged to its user. Nothing is written before there is room for it: a client that does not read delays only
+//! itself, costs no more than its user's budget, must list again when it falls behind the log, and loses the watch when its user
+//! is over the budget. Each event has a version to resume from, which contains the object's own. The caller's rights are checked
+//! again every minute: when they have changed, the watch ends, and the client lists again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +28,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::reading::{add_clusters, is_selected};
-use super::rights::{Rights, Seen, Wish};
-use super::{Asked, Doors};
+use super::rights::{Access, Rights, Seen};
+use super::{Asked, Endpoints};
 
-/// How often an idle watch is told how far it has come, and how often rights are asked for again.
+/// How often an idle watch gets a bookmark, and how often rights are checked again.
 const MINUTE: Duration = Duration::from_secs(60);
 const LONGEST: u64 = 365 * 24 * 3600;
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn watch(&self, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
         let kind = &asked.kind;
         let accepted = asked.inner.accept(Offer { metadata_list: false, ..object_offer(kind) })?;
@@ -84,21 +84,21 @@ impl Doors {
             rights: self.rights.clone(),
             fleet: self.fleet.clone(),
             user: asked.outer.user.clone(),
-            wish: asked.wish("watch"),
+            access: asked.access("watch"),
         };
         let mut stream = Stream {
             rights,
             writer,
             outbox,
             bookmarks,
-            // Only whoever asked for it is told where the beginning ends.
+            // Only clients that asked for it get the mark at the end of the initial objects.
             mark_end: bookmarks && start == Start::Everything,
             ends: in_future(lasts),
         };
         match answered {
             Ok(watch) => {
                 asked.server.watches.spawn(async move {
-                    // An error means that nobody is listening any more.
+                    // An error means that the client is gone.
                     let _ = stream.run(watch).await;
                 });
             }
@@ -121,18 +121,18 @@ fn lasts(seconds: &str) -> Result<Duration, Status> {
     })
 }
 
-/// Returns the moment after some time from now.
+/// Returns the moment after a duration from now.
 fn in_future(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now)
 }
 
-/// What the caller may see, to be asked again.
+/// The rights of the caller, to be checked again.
 struct Again {
     rights: Arc<Rights>,
     fleet: Arc<::fleet::Fleet>,
     user: Arc<User>,
-    wish: Wish,
+    access: Access,
 }
 
 /// The client has gone.
@@ -164,10 +164,10 @@ impl Stream {
             }
             tokio::select! {
                 biased;
-                // Before anything else is told: a client may have let the watch wait for long.
+                // Before any other event: a client may have paused the watch for long.
                 () = tokio::time::sleep_until(next_look) => {
-                    let Again { rights, fleet, user, wish } = &self.rights;
-                    if rights.seen(fleet, user, &cache.clusters(), wish).await != self.writer.seen {
+                    let Again { rights, fleet, user, access } = &self.rights;
+                    if rights.seen(fleet, user, &cache.clusters(), access).await != self.writer.seen {
                         self.room().await?;
                         self.end("what you may see of the fleet has changed: list again");
                         return Ok(());
@@ -188,16 +188,16 @@ impl Stream {
                     if Instant::now() < next_look && !self.tell(&mut watch, &mut text) {
                         return Ok(());
                     }
-                    // There may be much to look at that the watch does not select.
+                    // There may be many events that the watch does not select.
                     tokio::task::yield_now().await;
                 }
-                // What has gone with the last registry has been told.
+                // The deletions after the last registry was removed have been sent.
                 () = cache.closed.cancelled() => return Ok(()),
             }
         }
     }
 
-    /// Sends a piece of what is there to be told; returns whether the watch goes on.
+    /// Sends the next piece. Returns whether the watch continues.
     fn tell(&mut self, watch: &mut Watch, text: &mut Text) -> bool {
         let writer = &mut self.writer;
         let told = watch.tell_ready(&mut |event, versions: &Versions| writer.event(&event, versions, text));
@@ -209,7 +209,7 @@ impl Stream {
         true
     }
 
-    /// Sends the last event: the client has to list again.
+    /// Sends the last event: the client must list again.
     fn end(&mut self, why: &str) {
         self.writer.frame("ERROR", &Status::expired(why).to_value());
         self.flush();
@@ -242,7 +242,7 @@ impl Stream {
     }
 }
 
-/// What stands around the versions of objects, made when it is something else: what is there in the beginning has little of it.
+/// The text around the versions of objects, rebuilt only when it changes: initial objects rarely change it.
 #[derive(Default)]
 struct Text {
     versions: Versions,
@@ -275,7 +275,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes what an event means to this watch: objects come into its selection, change in it, or leave it.
+    /// Writes what an event means for this watch: objects enter its selection, change in it, or leave it.
     fn event(&mut self, told: &Told, versions: &Versions, text: &mut Text) {
         let cluster = &told.place.cluster;
         if !self.seen.has(cluster) {

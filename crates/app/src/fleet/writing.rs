@@ -1,8 +1,8 @@
-//! Writes and subresources: handed on to the member that has the object, in the name of the caller.
+//! Writes and subresources: forwarded to the member that has the object, in the caller's name.
 //!
-//! Which member that is, the cache knows; the member's own rules decide about the rest. What the fleet adds to objects it shows is
-//! taken away again: the annotation that names the cluster, and the composite resource version, in whose place the member's own is
-//! put. What cannot be read is handed on as it is, and the member says what is wrong with it.
+//! The cache knows which member that is; the member's own rules decide the rest. The fleet's additions to objects are removed:
+//! the annotation that names the cluster, and the composite resource version, which is replaced by the member's own. An
+//! unreadable body is forwarded unchanged, and the member reports the error.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use http::Response;
 use serde_json::Value;
 
 use super::reading::{ambiguous, without_marks};
-use super::rights::Wish;
-use super::{Asked, Doors};
+use super::rights::Access;
+use super::{Asked, Endpoints};
 use crate::cluster_proxy::ClusterProxy;
 
-/// What update bodies of native kinds may come in.
+/// The media types of update bodies of native kinds.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-impl Doors {
+impl Endpoints {
     pub(super) async fn write(
         &self,
         asked: &Asked<'_>,
@@ -34,7 +34,7 @@ impl Doors {
         let (info, kind) = (&asked.inner.info, &asked.kind);
         let resource = &kind.resource;
         if info.verb == "create" && info.name.is_empty() {
-            // To which cluster? Only whoever propagates knows.
+            // The target cluster is unknown: only propagation decides that.
             let message = format!("create is not supported on resources of kind \"{resource}\"");
             let details = Details {
                 group: resource.group.clone(),
@@ -63,22 +63,22 @@ impl Doors {
     }
 }
 
-impl Doors {
-    /// Of the objects of a name, returns those that a write is about: the ones that the caller may touch; if there are none, the ones
-    /// that the caller may see, whose members say why not.
+impl Endpoints {
+    /// Returns those objects with a name that a write concerns: the ones that the caller may change; if there are none, the ones
+    /// that the caller may see, whose members give the reason.
     ///
     /// # Errors
-    /// If the caller may do that nowhere: then it is not said either whether there is an object of that name.
+    /// If the caller may do neither anywhere: then the answer does not reveal whether such an object exists.
     async fn meant(&self, asked: &Asked<'_>, mut found: Vec<Found>) -> Result<Vec<Found>, Status> {
         let clusters: Vec<Arc<str>> = found.iter().map(|found| found.place.cluster.clone()).collect();
         let verb = asked.inner.info.verb;
         let user = &asked.outer.user;
-        let mut may = self.rights.seen(&self.fleet, user, &clusters, &asked.wish(verb)).await;
+        let mut may = self.rights.seen(&self.fleet, user, &clusters, &asked.access(verb)).await;
         if !clusters.iter().any(|cluster| may.has(cluster)) {
             if self.seen(asked, verb).await.is_refused() {
                 return Err(asked.forbidden(verb));
             }
-            let looking = Wish { subresource: String::new(), ..asked.wish("get") };
+            let looking = Access { subresource: String::new(), ..asked.access("get") };
             may = self.rights.seen(&self.fleet, user, &clusters, &looking).await;
         }
         found.retain(|found| may.has(&found.place.cluster));
@@ -117,13 +117,13 @@ fn sent(asked: &Asked<'_>, found: &Found, body: &Bytes) -> Bytes {
     }
 }
 
-/// Takes away what the fleet has added.
+/// Removes the fleet's additions.
 fn cleaned(object: &mut Value, found: &Found) {
     without_marks(object);
     for path in ["/metadata/resourceVersion", "/preconditions/resourceVersion"] {
         let Some(version) = object.pointer_mut(path) else { continue };
         let Some(text) = version.as_str() else { continue };
-        // The member's own versions are numbers and stay as they are.
+        // The member's own versions are numbers and stay unchanged.
         if let Some(own) = Versions::of_object(text, &found.place, found.entry.namespace()) {
             *version = own.to_string().into();
         }
@@ -173,7 +173,7 @@ mod tests {
         let mut object = json!({"metadata": {"resourceVersion": versions.around(&shop).there(103)}});
         cleaned(&mut object, &found);
         assert_eq!(object["metadata"]["resourceVersion"], "103");
-        // Nothing of ours becomes 0, which would be written over whatever is there.
+        // None of our versions becomes 0, which would overwrite any object.
         let zero = Versions::of(&shop, 0).to_string();
         let mut object = json!({"metadata": {"resourceVersion": zero}});
         cleaned(&mut object, &found);

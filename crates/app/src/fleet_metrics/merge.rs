@@ -1,4 +1,4 @@
-//! What several members say about metrics, as one answer. A member may say anything: what is no object is left out.
+//! Merges the metrics of several members into one answer. A member may send anything: items that are not objects are left out.
 
 use std::collections::BTreeMap;
 use std::ops::Add as _;
@@ -9,10 +9,10 @@ use apimachinery::quantity::Quantity;
 use apimachinery::status::Status;
 use serde_json::{Map, Value};
 
-/// The annotation that tells from which cluster an item comes.
+/// The annotation with the cluster of an item.
 const CLUSTER: &str = "resource.karmada.io/query-from-cluster";
 
-/// Returns the items of all members, each with its cluster. Items of one name from several clusters all stay.
+/// Returns the items of all members, each with its cluster. Items with the same name from several clusters are all kept.
 pub(super) fn listed(answers: Vec<(String, Value)>) -> Vec<Value> {
     let mut items = Vec::new();
     for (cluster, mut answer) in answers {
@@ -23,7 +23,7 @@ pub(super) fn listed(answers: Vec<(String, Value)>) -> Vec<Value> {
     items
 }
 
-/// Returns the one object of a name. Where several clusters have one, nobody knows which is meant.
+/// Returns the one object with a name. If several clusters have one, the request is ambiguous.
 pub(super) fn single(
     resource: &GroupResource,
     name: &str,
@@ -44,7 +44,7 @@ pub(super) fn single(
 }
 
 fn with_cluster(mut item: Value, cluster: &str) -> Value {
-    // A member may say anything.
+    // A member may send anything.
     if !item.is_object() {
         return item;
     }
@@ -53,8 +53,8 @@ fn with_cluster(mut item: Value, cluster: &str) -> Value {
     item
 }
 
-/// Returns custom metrics in the form of `v1beta2`. Values of objects with one name are summed up; what else is told comes from the
-/// first. Nothing if no member has the metric.
+/// Returns custom metrics in the form of `v1beta2`. Values of objects with the same name are added up; other fields come from the
+/// first. `None` if no member has the metric.
 pub(super) fn custom(answers: Vec<Value>) -> Option<Vec<Value>> {
     let mut merged: Vec<Value> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -74,7 +74,7 @@ pub(super) fn custom(answers: Vec<Value>) -> Option<Vec<Value>> {
     (!merged.is_empty()).then_some(merged)
 }
 
-/// Returns external metrics; values of one series, by name and labels, are summed up.
+/// Returns external metrics; values of one series, by name and labels, are added up.
 pub(super) fn external(answers: Vec<Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -110,7 +110,7 @@ fn add(first: &mut Value, item: &Value) {
     }
 }
 
-/// Returns a value in the form of `v1beta2`, whichever it has.
+/// Returns a value in the form of `v1beta2`, whichever form it has.
 fn to_newer(item: &Value) -> Value {
     let mut item = item.clone();
     let Some(fields) = item.as_object_mut() else { return item };

@@ -1,4 +1,4 @@
-//! Keeps references by uid straight, and objects in an order in which nobody is without the ones that it refers to.
+//! Maps references by uid, and orders objects so that each is written after the objects to which it refers.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::scope;
 use super::snapshot::Item;
 
-/// Names the account whose token a Secret holds.
+/// Names the account whose token a Secret contains.
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
-/// The uid that an object has in the target, by the one it has in the source.
+/// The uids of objects in the target, by those in the source.
 pub(crate) type Uids = BTreeMap<String, String>;
 
-/// Replaces every value that is one of these uids: owners, the template in a binding, annotations, manifests inside of a Work. A uid
-/// is a random number of 122 bits, so a value that equals one means it.
+/// Replaces every value that is one of these uids: owners, the template in a binding, annotations, manifests inside a Work. A uid
+/// is a random number of 122 bits, so an equal value is that uid.
 pub(crate) fn rename(value: &mut Value, uids: &Uids) {
     match value {
         Value::String(text) => {
@@ -29,7 +29,7 @@ pub(crate) fn rename(value: &mut Value, uids: &Uids) {
     }
 }
 
-/// Removes references to owners that stay behind: a garbage collector would take the object for an orphan. Returns how many.
+/// Removes references to owners that do not move: a garbage collector would treat the object as orphaned. Returns how many.
 pub(crate) fn forget_owners(object: &mut Value, stays: impl Fn(&str) -> bool) -> usize {
     let Some(Value::Array(owners)) = object.metadata_mut().get_mut("ownerReferences") else { return 0 };
     let before = owners.len();
@@ -41,7 +41,7 @@ pub(crate) fn forget_owners(object: &mut Value, stays: impl Fn(&str) -> bool) ->
     before.saturating_sub(after)
 }
 
-/// Has what a status says about the generation that it was made for mean the generation that the object has now.
+/// Adjusts the observed generation in a status to the generation that the object has now.
 pub(crate) fn move_generation(status: &mut Value, from: i64, to: i64) {
     let seen = |fields: &mut Value| {
         for name in ["observedGeneration", "schedulerObservedGeneration"] {
@@ -56,9 +56,9 @@ pub(crate) fn move_generation(status: &mut Value, from: i64, to: i64) {
     }
 }
 
-/// Sorts objects into groups that can be written one after the other: definitions, namespaces, then all else, owners before what they
-/// own, tokens after their accounts, bindings after the templates that they name, Works last. Namespaces that are being deleted come
-/// at the very end.
+/// Sorts objects into groups that can be written one after the other: definitions, namespaces, then everything else: owners
+/// before the objects that they own, tokens after their accounts, bindings after their templates, Works last. Namespaces that are
+/// being deleted come at the very end.
 pub(crate) fn in_order(items: Vec<Item>) -> Vec<Vec<Item>> {
     let accounts = items.iter().filter(|item| item.resource.is("", "serviceaccounts"));
     let accounts: BTreeMap<(&str, &str), &str> =
@@ -68,7 +68,7 @@ pub(crate) fn in_order(items: Vec<Item>) -> Vec<Vec<Item>> {
         .map(|item| {
             let uids = item.object.owner_references().iter();
             let uids = uids.filter_map(|owner| owner["uid"].as_str());
-            // The target's own controller removes a token whose account is not there.
+            // The target's own controller deletes a token whose account does not exist.
             let account =
                 item.object.annotation(ACCOUNT).filter(|_| scope::is_token(&item.resource, &item.object));
             let account = account.and_then(|name| accounts.get(&(item.object.namespace(), name)).copied());
@@ -94,7 +94,7 @@ fn stage(item: &Item) -> u8 {
     }
 }
 
-/// How many owners stand above an object. Circles end somewhere.
+/// Returns the number of owners above an object. Cycles are cut off.
 fn depth(uid: &str, owners: &BTreeMap<String, Vec<String>>, seen: usize) -> usize {
     if seen > 16 {
         return seen;
@@ -207,12 +207,12 @@ mod tests {
             || item("apps", "deployments", json!({ "metadata": { "name": "owner", "uid": "owner" } }));
         let cases = [
             (vec![token(), account(None)], vec![vec!["robot"], vec!["token"]]),
-            // Wherever the account itself belongs.
+            // In the group of the account itself.
             (
                 vec![token(), account(Some("owner")), owner()],
                 vec![vec!["owner"], vec!["robot"], vec!["token"]],
             ),
-            // There already, or left out.
+            // It already exists, or was left out.
             (vec![token()], vec![vec!["token"]]),
         ];
         for (items, expected) in cases {

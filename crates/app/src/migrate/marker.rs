@@ -1,7 +1,7 @@
-//! A mark in a control plane that is being filled: controllers that act on half of it would remove what the other half wants.
+//! Marks a control plane that is being filled: controllers that act on half of it would remove objects that the other half needs.
 //!
-//! It is a ConfigMap, so that any store and any API server can have it. `karmada server` and `karmada controllers` do not let their
-//! controllers act while it says that the copy is not complete.
+//! The mark is a ConfigMap, so any store and any API server can have it. `karmada server` and `karmada controllers` do not let
+//! their controllers act while it says that the copy is incomplete.
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -29,7 +29,7 @@ impl State {
     }
 }
 
-/// Notes how far the copy is.
+/// Records the progress of the copy.
 pub(crate) async fn set(client: &Client, state: State, source: &str) -> anyhow::Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let map = json!({
@@ -43,7 +43,7 @@ pub(crate) async fn set(client: &Client, state: State, source: &str) -> anyhow::
     Ok(())
 }
 
-/// Refuses a control plane that has half of another one.
+/// Refuses a control plane with an incomplete copy.
 pub(crate) async fn check(client: &Client) -> anyhow::Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let map =

@@ -1,7 +1,7 @@
-//! What has to be written so that the target has what the source has: a comparison of two snapshots.
+//! The writes that give the target what the source has: a comparison of two snapshots.
 //!
-//! In: both, and whether the target can keep uids. Out: a [`Plan`]: one step for each object of the source, what stands in the way,
-//! and what the target has in addition. Writes nothing.
+//! In: both, and whether the target can keep uids. Out: a [`Plan`]: one step for each object of the source, the obstacles, and
+//! what the target has in addition. Writes nothing.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ pub(crate) enum Identity {
     OfTarget,
 }
 
-/// What has to be done about one object.
+/// The step for one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Create,
-    /// The content is the same; uid, status or a deletion in progress are not.
+    /// The content is the same; uid, status or a deletion in progress differ.
     Settle,
-    /// The target has something else under this name.
+    /// The target has a different object with this name.
     Replace,
     Nothing,
 }
@@ -41,15 +41,15 @@ pub(crate) struct Planned {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) planned: Vec<Planned>,
-    /// What the target has under names of the source, with another content.
+    /// Objects of the target with names from the source, but with different content.
     pub(crate) conflicts: Vec<Key>,
-    /// What the target has and the source does not.
+    /// Objects that only the target has.
     pub(crate) extra: Vec<Key>,
     /// Kinds with objects that the target does not serve in this version.
     pub(crate) unknown: BTreeMap<String, usize>,
     /// The uids of the target, by those of the source.
     pub(crate) uids: Uids,
-    /// References to owners that stay behind.
+    /// The number of references to owners that do not move.
     pub(crate) forgotten_owners: usize,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn plan(source: &Snapshot, target: &Snapshot, identity: Identity) -> 
         plan.planned.push(Planned { item, step });
     }
     let extra = target.items.keys().filter(|key| !source.items.contains_key(key));
-    // Of what nobody could read nobody knows whether the source has it.
+    // If a group of the source could not be read, it is unknown whether the source has the object.
     plan.extra = extra.filter(|key| !source.unread.contains(&key.group)).cloned().collect();
     plan
 }
@@ -105,7 +105,7 @@ fn step(item: &Item, there: &Item, identity: Identity, uids: &Uids) -> Step {
     let mut wanted = item.object.clone();
     identity::rename(&mut wanted, uids);
     if content(&item.resource, &wanted) != content(&there.resource, &there.object) {
-        // What every control plane has from the start says nothing yet.
+        // Objects that every control plane has from the start do not count.
         let bootstrap = identity == Identity::Kept && is_first_namespace(item);
         return if bootstrap { Step::Settle } else { Step::Replace };
     }
@@ -126,7 +126,7 @@ fn is_first_namespace(item: &Item) -> bool {
     item.resource.is("", "namespaces") && first.contains(&item.object.name())
 }
 
-/// Returns what users or controllers wrote, without what servers add and without the status.
+/// Returns what users or controllers wrote, without the fields that servers add and without the status.
 fn content(resource: &Resource, object: &Value) -> Value {
     let mut content = object.clone();
     scope::trim(resource, &mut content);
@@ -149,7 +149,7 @@ fn content(resource: &Resource, object: &Value) -> Value {
     if resource.is("", "services")
         && let Some(Value::Object(spec)) = content.get_mut("spec")
     {
-        // Addresses are of the server's own network.
+        // Addresses belong to the server's own network.
         spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
     }
     if scope::is_token(resource, &content) {
@@ -159,7 +159,7 @@ fn content(resource: &Resource, object: &Value) -> Value {
     clean(content)
 }
 
-/// Removes what means nothing: nulls, and lists and maps without entries.
+/// Removes meaningless values: nulls, and empty lists and maps.
 fn clean(value: Value) -> Value {
     fn is_empty(value: &Value) -> bool {
         match value {
@@ -179,8 +179,8 @@ fn clean(value: Value) -> Value {
     }
 }
 
-/// Returns what the target has once the plan is carried out; new objects of a target with uids of its own get the ones that
-/// `new_uid` makes.
+/// Returns the objects of the target after the plan has been carried out. New objects of a target that assigns uids get those
+/// from `new_uid`.
 pub(crate) fn outcome(
     plan: &Plan,
     target: &Snapshot,
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_out_has_the_uids_of_the_target() {
+    fn the_result_has_the_uids_of_the_target() {
         let binding = json!({ "metadata": { "name": "b", "namespace": "n", "uid": "b1" }, "spec": { "resource": { "uid": "u" } } });
         let source = snapshot(&[map("u", "1"), ("work.karmada.io", "resourcebindings", binding)]);
         let mut target = snapshot(&[("", "secrets", json!({ "metadata": { "name": "only", "uid": "x" } }))]);

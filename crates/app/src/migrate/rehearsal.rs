@@ -1,10 +1,11 @@
-//! A rehearsal of the switch: our controllers on a copy of the control plane in memory, with the real members before them. Members
-//! are read; what would be written to them is held back and told.
+//! A rehearsal of the switch: our controllers on a copy of the control plane in memory, with the real members. Members are read;
+//! writes to them are held back and reported.
 //!
-//! In: what the control plane will have. Out: a [`Rehearsal`]: every write to a member that the controllers wanted to make. A write
-//! that is held back is answered as if it had been made, so that the controllers go on and show the next one.
+//! In: the future content of the control plane. Out: a [`Rehearsal`]: every write to a member that the controllers attempted. A
+//! write that is held back is answered as if it had been made, so that the controllers continue and show the next one.
 //!
-//! Where the controllers of the original will act, it is also told what these send again at every start without a change ([`repeated`]).
+//! If the original's controllers will act, the report also contains what these send again at every start without a change
+//! ([`repeated`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,11 +33,11 @@ use super::takeover;
 use crate::controllers::{self, Chosen};
 use crate::plane::{Plane, SEARCH_CACHE, Setup};
 
-/// So long must the controllers have wanted nothing new.
+/// The controllers must have attempted nothing new for this long.
 const QUIET: Duration = Duration::from_secs(6);
 const AT_MOST: Duration = Duration::from_secs(300);
 
-/// A write to a member that did not happen.
+/// A write to a member that was held back.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) struct Touch {
     pub(crate) cluster: String,
@@ -47,16 +48,16 @@ pub(crate) struct Touch {
 
 #[derive(Debug, Default, serde::Serialize)]
 pub(crate) struct Rehearsal {
-    /// What would be written, and which fields of it.
+    /// The object that would be written, and which of its fields.
     pub(crate) touches: BTreeMap<Touch, BTreeSet<String>>,
-    /// What the controllers of the original send once more when they start, although nothing changes by it.
+    /// What the original's controllers send again when they start, although it changes nothing.
     pub(crate) repeated: BTreeSet<Touch>,
     /// Members that took part.
     pub(crate) members: Vec<String>,
-    /// Members that could not be asked, or whose agents act instead of us.
+    /// Members that could not be reached, or whose agents act instead of us.
     pub(crate) absent: Vec<String>,
     pub(crate) seconds: u64,
-    /// The controllers came to rest.
+    /// Whether the controllers came to rest.
     pub(crate) complete: bool,
 }
 
@@ -64,11 +65,11 @@ pub(crate) struct Rehearsal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acting {
     Ours,
-    /// Those of the original, perhaps.
+    /// Possibly those of the original.
     Original,
 }
 
-/// Plays through what the controllers would do with these objects.
+/// Rehearses what the controllers would do with these objects.
 pub(crate) async fn rehearse(items: Vec<Item>, chosen: &Chosen, acting: Acting) -> anyhow::Result<Rehearsal> {
     let started = Instant::now();
     let setup = Setup {
@@ -101,7 +102,7 @@ async fn play(
     let behind = record.clone();
     let between: member::Between = Arc::new(move |cluster, client| behind.hold_back(cluster, client));
     let acting = Instant::now();
-    // Longer than the period at which members are looked at, so that every controller has seen its members.
+    // Longer than the period of health checks, so that every controller has seen its members.
     let at_least = chosen.status_period().mul_f32(1.5);
     let (tasks, fleet) = controllers::rehearse(Writer::new(plane.client.clone()), chosen, between)?;
     let complete = loop {
@@ -128,7 +129,7 @@ async fn play(
     Ok(Rehearsal { touches, repeated, members, absent, seconds: started.elapsed().as_secs(), complete })
 }
 
-/// Returns the updates that the original sends for Works that are carried out already.
+/// Returns the updates that the original sends for Works that are already applied.
 async fn repeated(plane: &Client, fleet: &Fleet) -> anyhow::Result<BTreeSet<Touch>> {
     let members: BTreeMap<String, Arc<Member>> =
         fleet.ready().into_iter().map(|member| (names::execution_space(member.name()), member)).collect();
@@ -160,14 +161,14 @@ async fn repeated(plane: &Client, fleet: &Fleet) -> anyhow::Result<BTreeSet<Touc
     Ok(found)
 }
 
-/// Returns how much waits in the queues of the controllers.
+/// Returns the length of the controllers' queues.
 fn queued() -> u64 {
     let text = runtime::metrics::render();
     let depths = text.lines().filter(|line| line.starts_with("workqueue_depth{"));
     depths.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// What was held back.
+/// The writes that were held back.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<Recorded>>);
 
@@ -191,7 +192,7 @@ impl Record {
         }
     }
 
-    /// Returns a client that reads what `client` reads and writes nothing.
+    /// Returns a client that reads like `client` but writes nothing.
     fn hold_back(&self, cluster: &str, client: Client) -> Client {
         let (record, cluster) = (self.clone(), cluster.to_owned());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -208,7 +209,7 @@ impl Record {
         Client::new(service, "default")
     }
 
-    /// Notes a write and answers as if it had been made.
+    /// Records a write and answers as if it had been made.
     async fn answer(
         &self,
         cluster: &str,
@@ -251,7 +252,7 @@ impl Record {
     }
 }
 
-/// Returns an object as a server would answer that has stored it.
+/// Returns an object as a server would return it after storing it.
 fn stored(mut object: Value) -> Value {
     let metadata = object.metadata_mut();
     let uid = uuid::Uuid::new_v4().to_string();

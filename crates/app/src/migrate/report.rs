@@ -1,4 +1,4 @@
-//! What a migration is about to do, for people and for programs.
+//! The report of a migration, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::plan::{Plan, Step};
 use super::rehearsal::Rehearsal;
 use super::snapshot::Snapshot;
 
-/// Names that are told one by one; of longer lists the rest is counted.
+/// How many names are listed; of longer lists, the rest is counted.
 const SHOWN: usize = 50;
 
 pub(crate) struct Report<'a> {
@@ -19,7 +19,7 @@ pub(crate) struct Report<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) rehearsal: Option<&'a Rehearsal>,
     pub(crate) prune: bool,
-    /// Clusters whose agents have to be told where the control plane is.
+    /// Clusters whose agents must get the address of the control plane.
     pub(crate) pulled: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_again_without_a_change_is_told_apart_from_changes() {
+    fn repeated_writes_are_reported_separately_from_changes() {
         let (source, plan) = (Snapshot::default(), Plan::default());
         let touch = |cluster: &str, plural: &str, name: &str| Touch {
             cluster: cluster.to_owned(),

@@ -1,4 +1,4 @@
-//! What moves with a control plane and what each server makes for itself.
+//! What moves with a control plane, and what each server creates for itself.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::marker;
 use super::snapshot::Resource;
 
-/// Groups that describe the server itself, or the moment.
+/// Groups that describe the server itself, or a temporary state.
 const GROUPS: &[(&str, &str)] = &[
     ("events.k8s.io", "events"),
     ("coordination.k8s.io", "leases"),
@@ -27,7 +27,7 @@ const SERVER: &str = "made by each API server for itself";
 const ROLES: &str = "roles that each control plane has from the start";
 const DEFINITIONS: &str = "definitions of Karmada's own kinds";
 
-/// Objects that an API server makes for itself.
+/// Objects that an API server creates for itself.
 const OWN: &[(&str, &str, &str)] = &[
     ("services", "default", "kubernetes"),
     ("endpoints", "default", "kubernetes"),
@@ -38,7 +38,7 @@ const OWN: &[(&str, &str, &str)] = &[
     ("configmaps", marker::NAMESPACE, marker::NAME),
 ];
 
-/// The type of Secrets that hold a token of the server that made them.
+/// The type of Secrets with a token of the server that created them.
 const TOKEN: &str = "kubernetes.io/service-account-token";
 
 static OUR_DEFINITIONS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
@@ -51,7 +51,7 @@ pub(crate) fn moves(group: &str) -> bool {
     !GROUPS.iter().any(|(known, _)| group == *known)
 }
 
-/// Returns whether objects of a kind are looked at at all.
+/// Returns whether objects of a kind are read at all.
 pub(crate) fn is_read(resource: &Resource) -> bool {
     moves(&resource.group)
         && !resource.is("", "events")
@@ -59,7 +59,7 @@ pub(crate) fn is_read(resource: &Resource) -> bool {
         && !resource.is("networking.k8s.io", "servicecidrs")
 }
 
-/// Returns why an object stays where it is, if it does.
+/// Returns why an object does not move, if it does not.
 pub(crate) fn left_out(resource: &Resource, object: &Value) -> Option<&'static str> {
     if let Some((_, reason)) = GROUPS.iter().find(|(group, _)| resource.group == *group) {
         return Some(reason);
@@ -91,14 +91,14 @@ pub(crate) fn left_out(resource: &Resource, object: &Value) -> Option<&'static s
     own.then_some(SERVER)
 }
 
-/// Says whether a role is one that kube-apiserver has for the controllers beside it. Ours has none of these, but members list the
-/// accounts that they name among those who may be impersonated.
+/// Returns whether a role is one that kube-apiserver has for the controllers beside it. Our server does not have these, but
+/// members list the accounts in them among those who may be impersonated.
 fn is_controllers(role: &str) -> bool {
     role.starts_with("system:controller:")
 }
 
-/// Takes out of an object what belongs to its server: tokens are signed with a key that no other server has. The target fills
-/// such a Secret with a token of its own.
+/// Removes the parts of an object that belong to its server: tokens are signed with a key that only that server has. The target
+/// fills such a Secret with a token of its own.
 pub(crate) fn trim(resource: &Resource, object: &mut Value) {
     if is_token(resource, object)
         && let Some(fields) = object.as_object_mut()
@@ -107,7 +107,7 @@ pub(crate) fn trim(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Returns whether an object holds a token of the server that has it.
+/// Returns whether an object contains a token of its server.
 pub(crate) fn is_token(resource: &Resource, object: &Value) -> bool {
     resource.is("", "secrets") && object["type"] == TOKEN
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_makes_for_itself_stays_and_all_else_moves() {
+    fn objects_that_a_server_creates_for_itself_stay_and_all_others_move() {
         let rbac = "rbac.authorization.k8s.io";
         let definitions = "apiextensions.k8s.io";
         let named = |name: &str| json!({ "metadata": { "name": name } });

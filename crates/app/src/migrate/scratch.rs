@@ -1,7 +1,7 @@
-//! A copy of what the target stores, for a report.
+//! A copy of the target's store, for a report.
 //!
-//! In: where the target is. Out: a directory of its own with the same objects, which goes with its owner; nothing if the target stores
-//! nothing. Whoever starts a server on a store writes to it, and the first report must not be what fills etcd.
+//! In: the location of the target. Out: a temporary directory with the same objects, which is deleted with its owner; `None` if
+//! the target stores nothing. A server always writes to its store, and the first report must not be what fills etcd.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -13,7 +13,7 @@ use store::{EtcdOptions, Options, Store};
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Copies what the target stores, if it stores anything. No server may run on the data directory; on etcd it may.
+    /// Copies the target's store, if it is not empty. No server may run on the data directory; on etcd it may.
     pub(crate) async fn of(data_dir: &Path, etcd: Option<EtcdOptions>) -> anyhow::Result<Option<Self>> {
         let store = data_dir.join("store");
         let copied = tokio::task::spawn_blocking(move || match etcd {
@@ -30,13 +30,13 @@ impl Scratch {
 
     fn new() -> anyhow::Result<Self> {
         let dir = std::env::temp_dir().join(format!("karmada-migrate-{}", uuid::Uuid::new_v4()));
-        // It will hold Secrets.
+        // It will contain Secrets.
         let made = fs::DirBuilder::new().mode(0o700).create(&dir);
         made.with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self(dir))
     }
 
-    /// Has the store of the copy begin with a backup.
+    /// Initialises the store of the copy from a backup.
     fn fill(&self, backup: &Path) -> anyhow::Result<()> {
         store::restore(backup, &self.0.join("store"), &apiserver::registry::limited())?;
         Ok(())
@@ -52,7 +52,7 @@ impl Drop for Scratch {
 }
 
 fn from_etcd(etcd: EtcdOptions) -> anyhow::Result<Option<Scratch>> {
-    // Compaction is written, too.
+    // Compaction also writes.
     let store = Store::<()>::open(Options::etcd(EtcdOptions { compact_every: None, ..etcd }))?;
     if store.collections().is_empty() {
         return Ok(None);
@@ -87,7 +87,7 @@ mod tests {
         store.commit(write).await.expect("it is new");
     }
 
-    /// Opens the copy and returns what it holds.
+    /// Opens the copy and returns its content.
     async fn copied(scratch: &Scratch) -> Vec<String> {
         let copy = Store::<()>::open(Options::file(scratch.dir().join("store"))).expect("a store");
         let held = copy.collections().iter().map(|(name, count)| format!("{count} {name}")).collect();

@@ -1,4 +1,4 @@
-//! Everything that a control plane has, read once: its kinds by discovery, then the objects of each.
+//! Reads the whole content of a control plane once: its kinds by discovery, then the objects of each.
 //!
 //! In: a client. Out: a [`Snapshot`] of what moves with a control plane, and a count of what does not (`scope`).
 
@@ -14,15 +14,15 @@ use serde_json::Value;
 
 use super::scope;
 
-/// Objects in one page of a list, as kubectl asks for.
+/// How many objects one page of a list has, as in kubectl.
 const PAGE: usize = 500;
-/// Lists that are read at once.
+/// How many lists are read at once.
 const AT_ONCE: usize = 8;
 
-/// The groups without which a server is not a Karmada.
+/// The groups that every Karmada server has.
 const KARMADA: [&str; 3] = ["policy.karmada.io", "work.karmada.io", "cluster.karmada.io"];
 
-/// A kind as a server serves it, in the version that it prefers.
+/// A kind as a server serves it, in the preferred version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) group: String,
@@ -30,7 +30,7 @@ pub(crate) struct Resource {
     pub(crate) plural: String,
     pub(crate) kind: String,
     pub(crate) namespaced: bool,
-    /// Its status is written apart from the rest.
+    /// Its status is written separately.
     pub(crate) status: bool,
 }
 
@@ -57,7 +57,7 @@ impl Resource {
     }
 }
 
-/// Writes what may not stand in a path in another way: names of roles have colons and may have more.
+/// Escapes characters that a path must not contain: names of roles have colons and possibly others.
 fn escape(name: &str) -> String {
     name.bytes()
         .map(|byte| match byte {
@@ -69,7 +69,7 @@ fn escape(name: &str) -> String {
         .collect()
 }
 
-/// What an object is called; the version does not matter.
+/// The identity of an object; the version does not matter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) group: String,
@@ -107,22 +107,22 @@ impl Item {
     }
 }
 
-/// What a control plane has.
+/// The content of a control plane.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     /// All kinds, in all versions; the preferred version of each comes first.
     pub(crate) served: Vec<Arc<Resource>>,
-    /// Groups of servers that were away: what they have is not known.
+    /// Groups of unavailable servers: their objects are unknown.
     pub(crate) unread: BTreeSet<String>,
     pub(crate) items: BTreeMap<Key, Item>,
-    /// How much does not move, by reason.
+    /// How many objects do not move, by reason.
     pub(crate) left_out: BTreeMap<&'static str, usize>,
-    /// The uids of what does not move.
+    /// The uids of objects that do not move.
     pub(crate) left_out_uids: BTreeSet<String>,
 }
 
 impl Snapshot {
-    /// Reads everything, in the versions that `like` was read in where they are served, else in those that the server prefers.
+    /// Reads everything, in the versions of `like` if they are served, otherwise in the server's preferred ones.
     pub(crate) async fn take(client: &Client, like: Option<&Self>) -> anyhow::Result<Self> {
         let (served, unread) = discover(client).await?;
         let served: Vec<Arc<Resource>> = served.into_iter().map(Arc::new).collect();
@@ -151,7 +151,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Adds an object, unless it stays where it is.
+    /// Adds an object, unless it does not move.
     pub(crate) fn add(&mut self, mut item: Item) {
         match scope::left_out(&item.resource, &item.object) {
             Some(reason) => {
@@ -173,7 +173,7 @@ impl Snapshot {
         self.served.iter().any(same)
     }
 
-    /// Returns the kinds whose objects are read, each in one version.
+    /// Returns the kinds to read, each in one version.
     fn each_once(&self, like: Option<&Self>) -> Vec<Arc<Resource>> {
         let mut chosen: Vec<Arc<Resource>> = Vec::new();
         for resource in self.served.iter().filter(|resource| scope::is_read(resource)) {
@@ -189,9 +189,10 @@ impl Snapshot {
     }
 }
 
-/// Returns what is served, the version that a group prefers first, and the groups of servers that are known to be away.
+/// Returns the served kinds, a group's preferred version first, and the groups of servers that are known to be unavailable.
 ///
-/// Any other failure is one: a kind that is taken for one without objects would be removed from the target by `--prune`.
+/// Any other failure is an error: if a kind were mistaken for one without objects, `--prune` would remove its objects from the
+/// target.
 async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<String>)> {
     let unreachable = "the control plane does not answer";
     let core = get(client, "/api/v1").await.context(unreachable)?;
@@ -209,7 +210,7 @@ async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<St
                 Ok(list) => read_resources(name, version, &list),
                 Err(_) if !scope::moves(name) => continue,
                 Err(error) => {
-                    // Nothing of Karmada's may be missed.
+                    // None of Karmada's groups may be missing.
                     if KARMADA.contains(&name) || !is_away(client, name, version).await? {
                         return Err(error.context(format!("{name}/{version} does not answer")));
                     }
@@ -224,7 +225,7 @@ async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<St
     Ok((found, unread))
 }
 
-/// Returns whether the server itself says that another one, which has this group version, is away.
+/// Returns whether the server itself says that another one, which has this group version, is unavailable.
 async fn is_away(client: &Client, group: &str, version: &str) -> anyhow::Result<bool> {
     let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}");
     let registration =
@@ -234,7 +235,7 @@ async fn is_away(client: &Client, group: &str, version: &str) -> anyhow::Result<
     Ok(!registration["spec"]["service"].is_null() && conditions.into_iter().flatten().any(says))
 }
 
-/// Reads one page of discovery; what cannot be listed and created is not kept.
+/// Reads one page of discovery; resources that cannot be listed and created are dropped.
 fn read_resources(group: &str, version: &str, list: &Value) -> Vec<Resource> {
     let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
     let named = |name: &str| all.iter().any(|resource| resource["name"] == name);
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_listed_and_created_is_read_with_its_status() {
+    fn listable_and_creatable_kinds_are_read_with_their_status() {
         let all = json!(["create", "delete", "get", "list", "update"]);
         let list = json!({ "resources": [
             { "name": "works", "kind": "Work", "namespaced": true, "verbs": all },
@@ -309,7 +310,7 @@ mod tests {
         );
     }
 
-    /// A control plane that answers to these paths, and to no other.
+    /// A control plane that answers only these paths.
     fn serving(answers: &[(&'static str, Value)]) -> Client {
         let answers: BTreeMap<&str, Value> = answers.iter().cloned().collect();
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -337,9 +338,9 @@ mod tests {
         let service = json!({ "name": "x" });
         let cases = [
             (Some(registration(service.clone(), "False")), true),
-            // It says that all is well: only this request has failed.
+            // It says that the server is available: only this request has failed.
             (Some(registration(service, "True")), false),
-            // Nobody else's: a definition.
+            // Not served by another server: a definition.
             (Some(registration(Value::Null, "False")), false),
             (None, false),
         ];

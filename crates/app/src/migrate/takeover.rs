@@ -1,7 +1,7 @@
-//! Writes a plan into its target: into a server of ours in this process, where objects keep their uids, or through any Kubernetes API.
+//! Writes a plan into its target: into our server in this process, where objects keep their uids, or through any Kubernetes API.
 //!
-//! Both go through the groups of [`identity::in_order`], one after the other; the objects of a group are written side by side. Either
-//! can be interrupted and begun again: what is there already is not written twice.
+//! Both process the groups of [`identity::in_order`] one after the other; the objects of a group are written concurrently. Either
+//! can be interrupted and started again: existing objects are not written twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use super::identity::{self, Uids};
 use super::plan::{Plan, Step};
 use super::snapshot::{self, Item, Resource, Snapshot};
 
-/// Writes under way at once: they share the syncs of the disk, and no API server minds.
+/// How many writes run at once: they share the syncs of the disk, and any API server can handle them.
 const AT_ONCE: usize = 32;
-/// How long a new definition may take until its kind is served.
+/// How long it may take until the kind of a new definition is served.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
-/// How often a write is made again because somebody else wrote the same object.
+/// How often a write is repeated because another client wrote the same object.
 const ATTEMPTS: usize = 5;
 
-/// Has a server of ours take over objects with their uids; those of the same name are replaced.
+/// Lets our server take over objects with their uids; existing ones with the same name are replaced.
 pub(crate) async fn adopt(server: &Arc<Server>, items: Vec<Item>) -> anyhow::Result<()> {
     let actor = Actor::new(server, "system:karmada-migrate");
     for group in identity::in_order(items) {
@@ -48,7 +48,7 @@ async fn adopt_one(actor: &Actor, item: Item) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a kind; one whose definition was written a moment ago is waited for.
+/// Returns a kind; waits for one whose definition has just been written.
 async fn served(server: &Arc<Server>, resource: &Resource) -> anyhow::Result<Arc<Kind>> {
     let find = || server.registry.load().find(&resource.group, &resource.version, &resource.plural).cloned();
     let waiting = async {
@@ -64,7 +64,7 @@ async fn served(server: &Arc<Server>, resource: &Resource) -> anyhow::Result<Arc
         .map_err(|_| anyhow!("{} {} is not served", resource.api_version(), resource.plural))
 }
 
-/// Carries a plan out through the API of the target.
+/// Carries out a plan through the API of the target.
 pub(crate) async fn write(
     client: &Client,
     plan: &Plan,
@@ -114,7 +114,7 @@ async fn write_one(client: &Client, item: Item, step: Step, uids: &Mutex<Uids>) 
     Ok(())
 }
 
-/// Creates an object; one that an earlier run has created is taken as it is.
+/// Creates an object; one that an earlier run has created is left as it is.
 async fn create(client: &Client, resource: &Resource, wanted: &Value) -> anyhow::Result<Value> {
     let mut object = wanted.clone();
     let metadata = object.metadata_mut();
@@ -134,7 +134,7 @@ async fn create(client: &Client, resource: &Resource, wanted: &Value) -> anyhow:
         && let Some(Value::Object(spec)) = object.get_mut("spec")
         && spec.get("clusterIP").is_some_and(|address| address != "None")
     {
-        // An address of the source's network means nothing here.
+        // An address of the source's network is meaningless here.
         spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
     }
     let path = resource.path(object.namespace());
@@ -142,7 +142,7 @@ async fn create(client: &Client, resource: &Resource, wanted: &Value) -> anyhow:
     loop {
         match send(client, Method::POST, &path, Some(&object)).await {
             Ok(stored) => return Ok(stored),
-            // The definition of this kind was written a moment ago.
+            // The definition of this kind has just been written.
             Err(kube::Error::Api(status)) if status.code == 404 && started.elapsed() < SERVED_WITHIN => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
@@ -155,7 +155,7 @@ async fn create(client: &Client, resource: &Resource, wanted: &Value) -> anyhow:
     }
 }
 
-/// Puts an object in the place of the one that is there.
+/// Replaces the existing object.
 async fn replace(client: &Client, item: &Item, wanted: &Value) -> anyhow::Result<Value> {
     let path = item.resource.path_of(&item.key());
     for _ in 0..ATTEMPTS {
@@ -170,7 +170,7 @@ async fn replace(client: &Client, item: &Item, wanted: &Value) -> anyhow::Result
     bail!("it is being changed by somebody else; hint: stop the controllers of the target")
 }
 
-/// Writes the status, which says of a generation of the target what it said of one of the source.
+/// Writes the status, with the observed generation adjusted to the target.
 async fn settle_status(
     client: &Client,
     item: &Item,
@@ -196,7 +196,7 @@ async fn settle_status(
     bail!("its status is being changed by somebody else; hint: stop the controllers of the target")
 }
 
-/// Gives a new version of an object what only the server of the present one knows.
+/// Copies the server-assigned fields of the existing object to its new version.
 fn take_system_fields(object: &mut Value, present: &Value) {
     for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
         let metadata = object.metadata_mut();
@@ -223,7 +223,7 @@ async fn delete(client: &Client, item: &Item) -> anyhow::Result<()> {
     }
 }
 
-/// Removes an object and its finalizers: what they would clean up in members is not there, or belongs to what has moved.
+/// Removes an object and its finalizers: what they would clean up in members does not exist, or belongs to what has moved.
 async fn remove(client: &Client, item: &Item) -> anyhow::Result<()> {
     let path = item.resource.path_of(&item.key());
     for _ in 0..ATTEMPTS {

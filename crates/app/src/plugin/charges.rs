@@ -1,8 +1,8 @@
-//! The law of quotas: what is charged is what exists, whatever happened in between.
+//! The law of quotas: the charges equal the existing usage, whatever happened before.
 //!
-//! Random steps on a server with data on disk: bindings come, change, are marked, go; writes are refused, lost to faster ones or only
-//! tried; quotas come, get other limits, go; the server starts again. Several steps happen at once. After each batch every quota
-//! that is in force says exactly what the stored bindings use, and no write took a quota beyond its limit.
+//! Random steps on a server with data on disk: bindings are created, changed, marked and removed; writes are refused, lose races
+//! or are dry runs; quotas are created, change and are removed; the server restarts. Several steps happen at once. After each
+//! batch, every quota in force has exactly the usage of the stored bindings, and no write exceeded its limit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,10 +20,10 @@ use super::*;
 
 const BATCHES: usize = 60;
 const AT_ONCE: u64 = 8;
-/// Few, so that steps meet.
+/// Few, so that steps collide.
 const NAMES: u64 = 10;
 
-/// A reproducible source of chance.
+/// A reproducible source of randomness.
 struct Dice(u64);
 
 impl Dice {
@@ -77,7 +77,7 @@ impl World {
             .collect()
     }
 
-    /// Fails unless every quota that is in force says what exists. Returns the usage of each.
+    /// Fails unless every quota in force has the existing usage. Returns the usage of each.
     async fn check(&self, when: &str) -> BTreeMap<String, ResourceList> {
         let bindings = self.bindings.list(&ListParams::default()).await.expect("a list").items;
         let quotas = self.quotas.list(&ListParams::default()).await.expect("a list").items;
@@ -110,7 +110,7 @@ fn spec(dice: &mut Dice) -> Value {
         (0..dice.below(3)).map(|n| json!({ "name": format!("m{n}"), "replicas": dice.below(4) })).collect();
     let mut spec = json!({ "resource": resource, "clusters": clusters });
     if dice.below(3) == 0 {
-        // Sometimes twice the same name, which is refused after everything else was fine.
+        // Sometimes the same name twice, which is refused after all other checks passed.
         let second = dice.pick(&["b", "b", "a"]);
         spec["components"] = json!([
             { "name": "a", "replicas": dice.below(3), "replicaRequirements": requests(dice) },
@@ -122,7 +122,7 @@ fn spec(dice: &mut Dice) -> Value {
     spec
 }
 
-/// Takes one step. That it is refused is fine: what counts is what is there afterwards.
+/// Takes one step. It may be refused: only the state afterwards counts.
 async fn step(world: &World, seed: u64) {
     let dice = &mut Dice(seed | 1);
     let name = format!("b{}", dice.below(NAMES));
@@ -145,7 +145,7 @@ async fn step(world: &World, seed: u64) {
             drop(world.bindings.patch(&name, &patch, &change).await);
         }
         11 => {
-            // As it was read a moment ago; others may be faster.
+            // From a read a moment ago; other steps may be faster.
             let Ok(found) = world.bindings.get(&name).await else { return };
             tokio::task::yield_now().await;
             let newer = binding(spec(dice), found.metadata.resource_version);
@@ -180,7 +180,7 @@ fn amount(list: &ResourceList, name: &str) -> apimachinery::quantity::Quantity {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_charged_is_what_exists_whatever_happens() {
+async fn charges_equal_the_existing_usage_whatever_happens() {
     let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
     let data = tempfile::tempdir().expect("a folder");
     let mut world = World::start(data.path()).await;
@@ -215,7 +215,7 @@ async fn what_is_charged_is_what_exists_whatever_happens() {
     world.handle.stop().await;
 }
 
-/// A binding that is being deleted goes on to use what it used until it is gone.
+/// A binding that is being deleted counts until it is gone.
 #[tokio::test]
 async fn a_charge_stays_for_as_long_as_the_binding_does() {
     let data = tempfile::tempdir().expect("a folder");
@@ -258,7 +258,7 @@ async fn a_charge_stays_for_as_long_as_the_binding_does() {
     world.handle.stop().await;
 }
 
-/// Bindings that are there before their quota count from the first charge on.
+/// Bindings that exist before their quota count from the first charge on.
 #[tokio::test]
 async fn a_quota_counts_what_was_there_before_it() {
     let data = tempfile::tempdir().expect("a folder");

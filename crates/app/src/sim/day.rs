@@ -1,4 +1,4 @@
-//! `karmada sim day`: what the autoscalers of a file would do over a day, drawn.
+//! `karmada sim day`: draws what the autoscalers in a file would do over a day.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     width: u16,
 }
 
-/// Hours and what is needed then, in order.
+/// Hours and the demand at these hours, in order.
 #[derive(Debug, Clone, PartialEq)]
 struct Curve(Vec<(f64, f64)>);
 
@@ -152,8 +152,8 @@ fn read(text: &str) -> anyhow::Result<Workload> {
     Ok(Workload { autoscaler, schedule, replicas, request, clusters: 1 })
 }
 
-/// Leaves out metrics that no load is given for, and returns their names. They would keep replicas from going down, as any metric does
-/// that cannot be had.
+/// Removes metrics without a given load, and returns their names. They would keep replicas from going down, like any metric that
+/// is not available.
 fn leave_out(autoscaler: &mut FederatedHPA) -> Vec<String> {
     let metrics = std::mem::take(&mut autoscaler.spec.metrics);
     let (foreseen, others): (Vec<_>, Vec<_>) = metrics.into_iter().partition(is_foreseen);

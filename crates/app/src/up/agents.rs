@@ -1,4 +1,4 @@
-//! The agents of simulated clusters in pull mode: processes of this program, registered as anybody's would be.
+//! The agents of simulated clusters in pull mode: processes of this program, registered like any other agent.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::plane::Plane;
 
 /// How long a registration may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a token is good for, should this process end before it deletes it.
+/// How long a token is valid, in case this process ends before it deletes it.
 const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
 /// A running agent.
@@ -36,7 +36,7 @@ fn kubeconfig(directory: &Directory, name: &str) -> PathBuf {
     directory.path.join(format!("agent-{name}.kubeconfig"))
 }
 
-/// Returns which clusters are in pull mode: the last ones that are asked for, and those that were at an earlier start.
+/// Returns which clusters are in pull mode: the last ones, as many as requested, and those that were at an earlier start.
 pub(super) fn chosen(directory: &Directory, names: &[&str], count: u8) -> Vec<String> {
     let asked = names.len().saturating_sub(usize::from(count));
     let chosen = names
@@ -46,7 +46,7 @@ pub(super) fn chosen(directory: &Directory, names: &[&str], count: u8) -> Vec<St
     chosen.map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// Returns what an agent is told at each of its starts. What is switched on in the control plane is switched on there, too.
+/// Returns the arguments for each start of an agent. It gets the features of the control plane.
 fn told(
     name: &str,
     kubeconfig: &Path,
@@ -65,7 +65,7 @@ fn told(
     words
 }
 
-/// Starts the agent of a cluster; registers it before, if it is not.
+/// Starts the agent of a cluster; registers it first if necessary.
 pub(super) async fn start(
     plane: &Plane,
     directory: &Directory,
@@ -117,7 +117,7 @@ pub(super) async fn start(
     Ok(agent)
 }
 
-/// Has a kubeconfig of an earlier start lead to where the control plane is now.
+/// Updates the address of the control plane in a kubeconfig from an earlier start.
 fn redirect(file: &Path, url: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot change {}", file.display());
     let text = std::fs::read_to_string(file).with_context(failed)?;
@@ -131,7 +131,7 @@ fn redirect(file: &Path, url: &str) -> anyhow::Result<()> {
 /// A token for one registration.
 struct Token {
     text: String,
-    /// A kubeconfig that says whom to trust.
+    /// A kubeconfig with the authority to trust.
     discovery: Vec<u8>,
 }
 
@@ -166,7 +166,7 @@ impl Token {
         Ok(Self { text: format!("{TOKEN}.{secret}"), discovery: discovery.to_string().into_bytes() })
     }
 
-    /// Deletes the token; none is fine, too.
+    /// Deletes the token; it may be missing.
     async fn forget(plane: &Plane) {
         let secrets = Api::<Secret>::namespaced(plane.client.clone(), "kube-system");
         let _ = secrets.delete(&format!("bootstrap-token-{TOKEN}"), &DeleteParams::default()).await;

@@ -1,7 +1,7 @@
-//! The data directory of `karmada up`: whose it is, what is remembered in it, and how it is emptied.
+//! The data directory of `karmada up`: who owns it, what it records, and how it is emptied.
 //!
-//! `up.json` in the directory says that `karmada up` made it, and how. Only such a directory is ever emptied, and only of
-//! the files that are ours.
+//! `up.json` in the directory says that `karmada up` created it, and how. Only such a directory is ever emptied, and only of our
+//! own files.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -11,34 +11,35 @@ use serde::{Deserialize, Serialize};
 
 const MARKER: &str = "up.json";
 pub(super) const LOG: &str = "karmada.log";
-/// Everything that control plane and simulated members keep, besides `<member>.kubeconfig`.
+/// All files of the control plane and the simulated members, except `<member>.kubeconfig`.
 const OURS: [&str; 8] =
     ["store", "pki", "members", "karmada.kubeconfig", "admin.sock", "sim.sock", LOG, MARKER];
 
-/// What is remembered from start to start.
+/// The state that is recorded from start to start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Memory {
-    /// Kubeconfigs of real members; none means that members are simulated.
+    /// Kubeconfigs of real members; `None` means that members are simulated.
     pub(super) members: Vec<PathBuf>,
     /// Nodes of each simulated member.
     pub(super) nodes: u16,
     /// The sample was created once. A user who deletes it does not want it back.
     pub(super) sample: bool,
-    /// The registry of the context `fleet` was created once; the same holds for it.
+    /// The registry of the context `fleet` was created once; the same applies to it.
     pub(super) fleet: bool,
 }
 
-/// A directory that is ours to use.
+/// A directory that we may use.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,
 }
 
 impl Directory {
-    /// Opens or creates the directory; with `fresh`, what an earlier run left there is deleted first.
+    /// Opens or creates the directory; with `fresh`, the files of an earlier run are deleted first.
     ///
-    /// Errors: another process uses it; it is to be emptied and is not ours.
+    /// # Errors
+    /// If another process uses it, or if it must be emptied and is not ours.
     pub(super) fn open(path: &Path, fresh: bool) -> anyhow::Result<Self> {
         let directory = Self { path: path.to_owned() };
         directory.refuse_used()?;
@@ -50,7 +51,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Returns what an earlier run remembered, if there was one.
+    /// Returns the state from an earlier run, if there was one.
     pub(super) fn recall(&self) -> anyhow::Result<Option<Memory>> {
         let path = self.path.join(MARKER);
         let text = match std::fs::read_to_string(&path) {
@@ -75,8 +76,8 @@ impl Directory {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The store's own lock says whether somebody is here. Asked before anything else: a port in use would be a less
-    /// helpful complaint about the same mistake.
+    /// The store's own lock shows whether another process is running. This is checked first: an error about a port in use would
+    /// be a less helpful message about the same mistake.
     fn refuse_used(&self) -> anyhow::Result<()> {
         let Ok(file) = File::open(self.path.join("store/lock")) else { return Ok(()) };
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -88,7 +89,7 @@ impl Directory {
         Ok(())
     }
 
-    /// What `karmada server` or anyone else made is not to be filled with simulated clusters, nor to be emptied later.
+    /// A directory from `karmada server` or any other source must not be filled with simulated clusters, nor emptied later.
     fn refuse_foreign(&self) -> anyhow::Result<()> {
         if !self.path.join(MARKER).is_file()
             && let Some(found) = OURS.iter().find(|name| **name != LOG && self.path.join(name).exists())
@@ -109,7 +110,7 @@ impl Directory {
             Err(error) => Err(error),
         };
         let entries = entries.with_context(|| format!("cannot read {shown}"))?;
-        // A start that failed early leaves its log alone.
+        // A start that failed early does not delete its log.
         if entries.iter().all(|entry| entry.file_name() == LOG) {
             return Ok(());
         }
@@ -126,7 +127,7 @@ impl Directory {
             .unwrap_or_default();
         for entry in entries {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Last, so that a start that is interrupted here can be repeated.
+            // Last, so that an interrupted start can be repeated.
             if name == MARKER || !(OURS.contains(&name.as_str()) || members.contains(&name)) {
                 continue;
             }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_recalled() {
+    fn the_recorded_state_is_read_again() {
         let dir = tempfile::tempdir().expect("a folder");
         let directory = Directory::open(dir.path(), false).expect("opened");
         assert_eq!(directory.recall().expect("readable"), None);

@@ -1,6 +1,6 @@
 //! One kubeconfig for everything: the control plane's context, which stays the current one, and a context per member.
 //!
-//! In: kubeconfigs of any origin, which are only read. Out: the text of ours.
+//! In: kubeconfigs from any source, which are only read. Out: the text of ours.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use apimachinery::yaml;
 use serde_json::{Value, json};
 
-/// How one member is reached: what a kubeconfig says about its current context.
+/// How to reach one member: the content of a kubeconfig's current context.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     /// Made from the context's name, so that it can also name the cluster.
@@ -31,7 +31,7 @@ impl Entry {
             .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))
     }
 
-    /// Reads the current context of a kubeconfig that lies in `folder`.
+    /// Reads the current context of a kubeconfig in `folder`.
     pub(super) fn parse(text: &str, folder: &Path) -> anyhow::Result<Self> {
         let config: Value = yaml::from_str(text).context("it is not YAML")?;
         let context = config["current-context"].as_str().unwrap_or("");
@@ -74,7 +74,7 @@ fn label(context: &str) -> String {
     text.trim_matches('-').to_owned()
 }
 
-/// Adds contexts to a kubeconfig; its own stay first and current.
+/// Adds contexts to a kubeconfig; existing ones come first, and the current one stays current.
 pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String> {
     let mut config: Value = yaml::from_str(control).context("our own kubeconfig is malformed")?;
     fleet(&mut config);
@@ -90,7 +90,7 @@ pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String
 /// The context in which all members are one cluster.
 pub(super) const FLEET: &str = "fleet";
 
-/// Adds a context with the control plane's credentials, whose server is the door to the fleet.
+/// Adds a context with the control plane's credentials, whose server is the endpoint of the fleet.
 fn fleet(config: &mut Value) {
     let current = config["current-context"].clone();
     let named = |list: &str, name: &Value, key: &str| {

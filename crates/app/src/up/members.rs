@@ -1,4 +1,4 @@
-//! The members: simulated ones of our own, or real ones by their kubeconfigs; registering them.
+//! The members: our simulated ones, or real ones by their kubeconfigs; and their registration.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use serde_json::json;
 use super::directory::Directory;
 use super::kubeconfig::Entry;
 
-/// The label by which the sample's policies tell regions apart.
+/// The label by which the sample's policies distinguish regions.
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// How many clusters are simulated: enough for dividing and spreading to show, few enough to be read at a glance.
+/// How many clusters are simulated: enough to show dividing and spreading, few enough to be read at a glance.
 const SIMULATED: usize = 3;
 
 /// The members of one start.
@@ -52,7 +52,7 @@ impl Members {
         Ok(Self { list, fleet: Some(fleet) })
     }
 
-    /// Takes real clusters by their kubeconfigs.
+    /// Uses real clusters by their kubeconfigs.
     pub(super) fn real(kubeconfigs: &[PathBuf]) -> anyhow::Result<Self> {
         let mut list: Vec<Member> = Vec::new();
         for path in kubeconfigs {
@@ -73,7 +73,7 @@ impl Members {
         self.list.iter().map(|member| member.kubeconfig.clone()).collect()
     }
 
-    /// Registers whoever is not registered yet; clusters in pull mode register themselves.
+    /// Registers all members that are not registered yet; clusters in pull mode register themselves.
     pub(super) async fn join(
         &self,
         control: &Client,
@@ -118,7 +118,7 @@ impl Member {
         if labelled && !moved {
             return Ok(());
         }
-        // It moves when somebody else has its port of last time. What was issued for it is still valid.
+        // The port changes if another process has the previous one. Issued credentials remain valid.
         let change = json!({"metadata": {"labels": {REGION: region}}, "spec": {"apiEndpoint": server}});
         clusters
             .patch(name, &PatchParams::default(), &Patch::Merge(&change))
@@ -149,7 +149,7 @@ impl Member {
     }
 }
 
-/// Waits for a Cluster that its agent makes. Whoever waits longer than a moment sees why in the agent's log.
+/// Waits for a Cluster that its agent creates. After a moment, the user is pointed to the agent's log.
 async fn appears(clusters: &Api<Cluster>, name: &str) -> Result<Cluster, kube::Error> {
     loop {
         if let Some(cluster) = clusters.get_opt(name).await? {
@@ -159,7 +159,7 @@ async fn appears(clusters: &Api<Cluster>, name: &str) -> Result<Cluster, kube::E
     }
 }
 
-/// Returns region and zones of a simulated cluster, as its nodes name them.
+/// Returns region and zones of a simulated cluster, as in its nodes.
 fn place(member: &sim::MemberOptions) -> (Option<String>, Vec<String>) {
     let region = member.nodes.iter().find_map(|node| node.labels.get(REGION).cloned());
     let mut zones: Vec<String> =

@@ -1,6 +1,6 @@
-//! What runs where, as one value: made anew from mirrors of the control plane's objects whenever one of them changes.
+//! What runs where, as one value: computed from mirrors of the control plane's objects whenever one of them changes.
 //!
-//! Out: a [`Picture`] that is comparable, so that nothing is drawn twice.
+//! Out: a comparable [`Picture`], so that nothing is drawn twice.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use super::sample;
 
-/// The fleet and the sample at a moment.
+/// The fleet and the sample at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Picture {
     pub(super) rows: Vec<Row>,
-    /// Replicas of the sample that are ready and wanted, as the control plane's own Deployment says.
+    /// Ready and wanted replicas of the sample, according to the control plane's own Deployment.
     pub(super) total: Option<Count>,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct Row {
     pub(super) region: String,
     pub(super) health: Health,
     pub(super) nodes: Option<Count>,
-    /// Of the sample, if it runs there.
+    /// Replicas of the sample, if it runs there.
     pub(super) replicas: Option<Count>,
-    /// Of the sample, as it was sent to this cluster.
+    /// The image of the sample, as it was sent to this cluster.
     pub(super) image: String,
 }
 
@@ -41,11 +41,11 @@ pub(super) enum Health {
     /// Nothing is known yet.
     Joining,
     Ready,
-    /// It was ready, or has told that it is not.
+    /// It was ready before, or has reported that it is not.
     NotReady,
 }
 
-/// So many of so many.
+/// Ready and wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) ready: i64,
@@ -53,13 +53,13 @@ pub(super) struct Count {
 }
 
 impl Picture {
-    /// Says whether all clusters are ready to be scheduled to.
+    /// Returns whether all clusters are ready for scheduling.
     pub(super) fn fleet_is_ready(&self, members: usize) -> bool {
         self.rows.len() >= members
             && self.rows.iter().all(|row| row.health == Health::Ready && row.nodes.is_some())
     }
 
-    /// Says whether the sample runs everywhere it should and the control plane knows it.
+    /// Returns whether the sample runs everywhere it should and the control plane knows it.
     pub(super) fn sample_is_ready(&self) -> bool {
         self.total.is_some_and(|total| total.is_full())
             && self.rows.iter().any(|row| row.replicas.is_some())
@@ -103,7 +103,7 @@ pub(super) fn follow(client: &Client) -> watch::Receiver<Picture> {
         loop {
             tokio::select! {
                 change = changes.next() => match change {
-                    // Nothing is done about an error: the stream tries again by itself.
+                    // Errors are ignored: the stream tries again by itself.
                     Some(Err(error)) => tracing::debug!(%error, "the picture waits"),
                     Some(Ok(_)) => {}
                     None => break,
@@ -129,7 +129,7 @@ fn picture(mirrors: &[Store<DynamicObject>]) -> Picture {
     draw(&objects(0), &objects(1), &objects(2), &objects(3))
 }
 
-/// Draws the picture from clusters, bindings, works and deployments of the control plane.
+/// Computes the picture from clusters, bindings, works and deployments of the control plane.
 fn draw(clusters: &[Value], bindings: &[Value], works: &[Value], deployments: &[Value]) -> Picture {
     let is_sample = |object: &&Value| {
         object["metadata"]["name"] == sample::NAME && object["metadata"]["namespace"] == sample::NAMESPACE
@@ -178,7 +178,7 @@ fn health(conditions: &Value) -> Health {
     }
 }
 
-/// Returns by cluster how many replicas it shall have and how many are ready.
+/// Returns how many replicas each cluster should have and how many are ready.
 fn replicas(binding: &Value) -> BTreeMap<String, Count> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let states = list(&binding["status"]["aggregatedStatus"]);
@@ -196,7 +196,7 @@ fn replicas(binding: &Value) -> BTreeMap<String, Count> {
         .collect()
 }
 
-/// Returns by cluster the image that the sample has there.
+/// Returns the image of the sample in each cluster.
 fn images(works: &[Value]) -> BTreeMap<String, String> {
     let prefix = api::names::execution_space("");
     let image = |work: &Value| {

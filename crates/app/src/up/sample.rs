@@ -6,30 +6,30 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 
-/// What the sample consists of, as users would write it.
+/// The manifests of the sample, as users would write them.
 const YAML: &str = include_str!("../../../../examples/hello.yaml");
 
-/// What the context `fleet` shows.
+/// The registry for the context `fleet`.
 const FLEET: &str = include_str!("../../../../examples/fleet.yaml");
 
-/// Namespace and name of everything in the sample.
+/// Namespace and name of all objects in the sample.
 pub(super) const NAMESPACE: &str = "default";
 pub(super) const NAME: &str = "hello";
 
-/// Says whether the sample's Deployment is there.
+/// Returns whether the sample's Deployment exists.
 pub(super) async fn exists(client: &Client) -> anyhow::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let found = deployments.get_metadata_opt(NAME).await.context("cannot look for the sample application")?;
     Ok(found.is_some())
 }
 
-/// Creates what does not exist yet. The policies come last in the file and first here, so that the Deployment goes out
-/// once, already overridden.
+/// Creates missing objects. The policies are last in the file but created first, so that the Deployment is propagated once,
+/// already overridden.
 pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
     create_all(client, objects(YAML)?).await
 }
 
-/// Creates the registry that names what the context `fleet` shows.
+/// Creates the registry for the context `fleet`.
 pub(super) async fn register(client: &Client) -> anyhow::Result<()> {
     create_all(client, objects(FLEET)?).await
 }

@@ -1,7 +1,7 @@
-//! What `karmada up` shows: steps that stay, and below them a table that is drawn anew in place.
+//! The output of `karmada up`: steps that remain, and below them a table that is redrawn in place.
 //!
-//! On a terminal the table and what stands below it are one block that is overwritten; without one, every change is a
-//! line, and the block is printed once. Colour only repeats what the words say.
+//! On a terminal, the table and the text below it are one block that is overwritten. Otherwise every change is a line, and the
+//! block is printed once. Colour only repeats what the text says.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use rustix::termios::{Winsize, tcgetwinsize};
 use super::picture::{Count, Health, Picture, Row};
 use super::sample;
 
-/// The screen and what is on it.
+/// The screen and its content.
 pub(super) struct Screen {
     terminal: bool,
     colour: bool,
-    /// Rows of the terminal that the block takes, from the cursor upwards.
+    /// The number of terminal rows that the block takes, from the cursor upwards.
     rows: usize,
     shown: Picture,
 }
 
-/// What stands below the table.
+/// The text below the table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Below(pub(super) Vec<String>);
 
@@ -32,18 +32,18 @@ impl Screen {
         Self { terminal, colour: terminal && !plain, rows: 0, shown: Picture::default() }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line that remains.
     pub(super) fn line(&mut self, text: &str) {
         print(&format!("{}{text}\n", self.back()));
         self.rows = 0;
     }
 
-    /// Leaves the block as it is; what comes next comes below.
+    /// Leaves the block as it is; further output comes below.
     pub(super) fn keep(&mut self) {
         self.rows = 0;
     }
 
-    /// Tells that a step of the start is done.
+    /// Reports that a step of the start is done.
     pub(super) fn step(&mut self, what: &str, details: &str, after: Duration) {
         let mark = paint(self.colour, GREEN, "ok");
         self.line(&format!("  {mark}  {what:<14} {details}  ({:.1} s)", after.as_secs_f64()));
@@ -78,12 +78,12 @@ impl Screen {
         text.push_str(&lines.join("\n"));
         text.push('\n');
         print(&text);
-        // What has scrolled out of the window cannot be overwritten; the next block is printed below then.
+        // Lines that have scrolled out of the window cannot be overwritten; then the next block is printed below.
         let height = size.map_or(usize::MAX, |size| usize::from(size.ws_row));
         self.rows = if rows < height { rows } else { 0 };
     }
 
-    /// Returns what moves the cursor to the block's beginning and clears it.
+    /// Returns the control sequence that moves the cursor to the block's beginning and clears it.
     fn back(&self) -> String {
         match self.rows {
             0 => String::new(),
@@ -94,7 +94,7 @@ impl Screen {
 
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that has gone away is not a reason to stop the clusters.
+    // A reader that has gone away is no reason to stop the clusters.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -107,13 +107,13 @@ fn paint(colour: bool, code: &str, text: &str) -> String {
     if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Returns the rows of the terminal that lines take, long ones being wrapped.
+/// Returns the number of terminal rows that lines take; long ones are wrapped.
 fn rows(lines: &[String], size: Option<&Winsize>) -> usize {
     let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0).unwrap_or(usize::MAX);
     lines.iter().map(|line| visible(line).div_ceil(width).max(1)).sum()
 }
 
-/// Returns how many columns a line takes: colours take none.
+/// Returns the number of columns of a line: colours take none.
 fn visible(line: &str) -> usize {
     let mut inside = false;
     line.chars()
@@ -208,7 +208,7 @@ fn dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 
-/// Returns a line for each thing that has changed.
+/// Returns a line for each change.
 fn changes(before: &Picture, now: &Picture) -> Vec<String> {
     let mut lines = Vec::new();
     for row in &now.rows {

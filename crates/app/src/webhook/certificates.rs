@@ -1,7 +1,7 @@
-//! The certificate that the webhook server shows, and the authority that API servers are told to trust.
+//! The certificate of the webhook server, and the authority that API servers must trust.
 //!
-//! What is in the directory is used. If nothing is there, an authority and a certificate are made; both are replaced by deleting the
-//! directory.
+//! Existing files in the directory are used. If there are none, an authority and a certificate are created; to replace both,
+//! delete the directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) fn load_or_create(
     match (certificate_path.exists(), key_path.exists()) {
         (true, true) => {
             let certificate = read(&certificate_path)?;
-            // A certificate without an authority beside it signs for itself, or ends with its authority.
+            // A certificate without a separate authority is self-signed, or ends with its authority.
             let authority = read(&dir.join("ca.crt")).unwrap_or_else(|_| certificate.clone());
             Ok(Certificates { authority, certificate, key: read(&key_path)? })
         }
@@ -71,13 +71,13 @@ fn make(names: &[String]) -> anyhow::Result<Certificates> {
     Ok(Certificates { authority, certificate, key })
 }
 
-/// Returns how TLS asks for certificates without insisting: whether one is good is decided for each request.
+/// Returns a TLS verifier that requests certificates without requiring them: they are checked for each request.
 pub(crate) fn lenient() -> Arc<dyn ClientCertVerifier> {
     Arc::new(Lenient::new(Arc::new(rustls::crypto::ring::default_provider())))
 }
 
 impl Certificates {
-    /// Returns how TLS is spoken with them. Callers are asked for certificates if there is somebody to judge those.
+    /// Returns the TLS configuration. Callers are asked for certificates if there is an authority to check them.
     pub(crate) fn server(
         &self,
         oldest: &str,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_once_is_found_again() {
+    fn existing_certificates_are_used_again() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("certs");

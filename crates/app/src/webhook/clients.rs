@@ -1,4 +1,4 @@
-//! Reviews are for callers that show a certificate of the API server.
+//! Reviews are answered only for callers with a certificate of the API server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use apiserver::auth::x509::{Authority, Lenient};
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 
-/// The callers that are known.
+/// The accepted callers.
 #[derive(Debug)]
 pub(super) struct Clients {
     authority: Authority,
-    /// Common names; none means that every certificate of the authority will do.
+    /// Common names; empty if every certificate of the authority is accepted.
     names: Vec<String>,
 }
 
@@ -27,13 +27,13 @@ impl Clients {
         Ok(Self { authority, names: names.to_vec() })
     }
 
-    /// Returns how TLS asks for certificates: politely, since health probes and conversions have none. Whether one is
-    /// good is decided for each request.
+    /// Returns a TLS verifier that requests certificates without requiring them, since health probes and conversions have none.
+    /// They are checked for each request.
     pub(super) fn verifier() -> Arc<dyn ClientCertVerifier> {
         Arc::new(Lenient::new(Arc::new(rustls::crypto::ring::default_provider())))
     }
 
-    /// Says whether a certificate makes its owner one of them, now.
+    /// Returns whether a certificate is from an accepted caller, now.
     pub(super) fn know(&self, chain: &[CertificateDer<'_>]) -> bool {
         let allowed = |name: &String| self.names.is_empty() || self.names.contains(name);
         self.authority.identify(chain).is_some_and(|user| allowed(&user.name))
@@ -48,7 +48,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An authority, and what it signs.
+    /// An authority, and the certificates that it signs.
     pub(crate) struct Made {
         pub(crate) ca: String,
         issuer: Issuer<'static, KeyPair>,

@@ -19,10 +19,10 @@ use super::review::Reviewer;
 
 /// The largest review that is read; an object is at most 3 MiB, and an update carries two.
 const BODY_MAX: usize = 7 * 1024 * 1024;
-/// How long a peer may take to send a review, and to be answered: longer than an API server may wait.
+/// How long a peer may take to send a review, and to get its answer: longer than an API server may wait.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Serves reviews until `stop`; returns the address and a task that ends when the last answer was given.
+/// Serves reviews until `stop`; returns the address and a task that ends after the last answer.
 pub(super) async fn https(
     address: SocketAddr,
     tls: Arc<rustls::ServerConfig>,
@@ -47,7 +47,7 @@ pub(super) async fn health(address: SocketAddr, stop: CancellationToken) -> anyh
 struct Reviews(Arc<Reviewer>);
 
 impl Host for Reviews {
-    /// The certificates that the peer showed.
+    /// The certificates that the peer presented.
     type Peer = Arc<[CertificateDer<'static>]>;
     type Body = Full<Bytes>;
 
@@ -68,7 +68,7 @@ impl Host for Reviews {
     }
 }
 
-/// Answers whoever wants to know whether the process lives.
+/// Answers health probes.
 struct Probes;
 
 impl Host for Probes {

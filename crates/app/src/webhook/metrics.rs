@@ -1,6 +1,6 @@
-//! What is counted of reviews, under the names that controller-runtime gives it: dashboards know them.
+//! Metrics of reviews, under controller-runtime's names, which dashboards know.
 //!
-//! The label is the path, of those that are served: callers cannot make up labels.
+//! The label is the path, but only a served one: callers cannot invent labels.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -34,7 +34,7 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     metrics
 });
 
-/// Shows every path with nothing counted, as upstream does from the start.
+/// Adds every path with a count of zero, as upstream does from the start.
 pub(super) fn introduce() {
     for path in paths() {
         for code in [StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR] {
@@ -45,21 +45,21 @@ pub(super) fn introduce() {
     }
 }
 
-/// Begins to count a request; nothing if no review is answered at that path.
+/// Starts to count a request; `None` if the path serves no reviews.
 pub(super) fn begin(path: &str) -> Option<Asked> {
     let path = paths().find(|known| *known == path)?;
     METRICS.in_flight.get_or_create(&[("webhook", path)]).inc();
     Some(Asked { path, began: Instant::now() })
 }
 
-/// A request that is being answered, until it is dropped.
+/// A request in progress, until it is dropped.
 pub(super) struct Asked {
     path: &'static str,
     began: Instant,
 }
 
 impl Asked {
-    /// Counts the answer. A caller that did not wait for it is not counted.
+    /// Counts the answer. If the caller did not wait for it, it is not counted.
     pub(super) fn answered(self, code: StatusCode) {
         METRICS.requests.get_or_create(&labels(self.path, code)).inc();
         let took = self.began.elapsed().as_secs_f64();

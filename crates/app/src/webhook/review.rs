@@ -17,17 +17,17 @@ use crate::environment::{Environment, Writer};
 /// Where bindings are converted.
 pub(super) const CONVERT: &str = "/convert";
 
-/// Judges reviews.
+/// Answers reviews.
 #[derive(Debug)]
 pub(super) struct Reviewer {
     settings: Settings,
     environment: Arc<Environment>,
-    /// The callers that may ask; anybody may if there is nothing that a review could write.
+    /// The accepted callers; all callers if no review can write anything.
     clients: Option<Clients>,
 }
 
 impl Reviewer {
-    /// Refuses settings under which a review writes, unless it is known who asks.
+    /// Refuses settings with which a review writes, unless callers are authenticated.
     pub(super) fn new(
         settings: Settings,
         environment: Arc<Environment>,
@@ -44,18 +44,18 @@ impl Reviewer {
         Ok(Self { settings, environment, clients })
     }
 
-    /// Says whether TLS has to ask callers for certificates.
+    /// Returns whether TLS must ask callers for certificates.
     pub(super) fn asks_certificates(&self) -> bool {
         self.clients.is_some()
     }
 
-    /// Says whether a caller with these certificates is answered at a path. Conversions are for anybody: kube-apiserver
-    /// shows no certificate for them, and they write nothing.
+    /// Returns whether a caller with these certificates gets an answer at a path. Conversions are open to all: kube-apiserver
+    /// presents no certificate for them, and they write nothing.
     pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
         path == CONVERT || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
     }
 
-    /// Answers a review that was sent to `path`; none if nothing is served there.
+    /// Answers a review that was sent to `path`; `None` if nothing is served there.
     pub(super) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
         if path == CONVERT {
             return Some(convert(body));
@@ -71,7 +71,7 @@ impl Reviewer {
         Some(response(uid, verdict))
     }
 
-    /// Returns what the rule wants of an object that it accepts.
+    /// Returns the changes that the rule makes to an object that it accepts.
     async fn judge(&self, hook: &Hook, review: &Value) -> Result<Accepted, Denial> {
         let text = |field: &str| pointer::text(review, field);
         let operation = match text("/operation") {
@@ -123,14 +123,14 @@ impl Reviewer {
     }
 }
 
-/// What a rule wants of an object that it accepts.
+/// The changes that a rule makes to an object that it accepts.
 #[derive(Debug, Default)]
 struct Accepted {
     patch: Option<Value>,
     warnings: Vec<String>,
 }
 
-/// Reads who writes, as the API server has found out.
+/// Reads the user from the review, as authenticated by the API server.
 fn writer(user: &Value) -> Writer {
     let text = |field: &str| pointer::text(user, field).to_owned();
     let list = |value: &Value| -> Vec<String> {
@@ -145,7 +145,7 @@ fn writer(user: &Value) -> Writer {
     }
 }
 
-/// Words the refusal of a rule that Karmada compiles into an API server as that server would.
+/// Formats the refusal of a rule that Karmada compiles into an API server as that server would.
 fn as_of(hook: &Hook, request: &Value, denial: Denial) -> Denial {
     if hook.home != Home::ApiServer || denial.causes.is_empty() {
         return denial;
@@ -208,7 +208,7 @@ fn convert(body: &[u8]) -> Value {
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": answer })
 }
 
-/// Returns the words of an error and of what caused it.
+/// Returns the messages of an error and of its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,7 +1,8 @@
-//! Whose an object's fields are, when the server applies what clients applied before.
+//! Field ownership when the server applies objects that clients applied before.
 //!
-//! An apply of clients leaves its manager as the owner of all that it set. Where the server applies from then on, these fields
-//! become those of the new manager, as with kubectl; otherwise nothing that is gone from a file would ever be removed.
+//! A client-side apply leaves its manager as the owner of all fields that it set. When the server applies the object from then
+//! on, the new manager takes these fields over, as with kubectl. Otherwise a field that is gone from a file would never be
+//! removed.
 
 use serde_json::{Map, Value, json};
 
@@ -9,13 +10,13 @@ use super::LAST_APPLIED;
 use crate::failure::Refusal;
 use crate::server::Server;
 
-/// Owns the annotation by which clients remember what they applied, where the server applies.
+/// Owns the annotation with the client-side configuration once the server applies the object.
 const ANNOTATION_OWNER: &str = "kubectl-last-applied";
 
-/// How often a change is tried again when somebody else was quicker.
+/// How often a change is tried again after a lost race.
 const TRIES: usize = 5;
 
-/// Keeps the annotation of clients from going away with its owner.
+/// Keeps the client-side annotation from being removed with its owner.
 pub(super) async fn keep_annotation(server: &Server, path: &str, live: &Value) -> anyhow::Result<()> {
     let Some(annotation) = live["metadata"]["annotations"][LAST_APPLIED].as_str() else { return Ok(()) };
     if !owners(live, "Apply").is_empty() {
@@ -32,7 +33,7 @@ pub(super) async fn keep_annotation(server: &Server, path: &str, live: &Value) -
     server.patch(&path, "application/apply-patch+yaml", &object).await.map(drop)
 }
 
-/// Gives `manager` what those own who applied as clients; returns whether there was anything to give.
+/// Gives `manager` the fields of the managers of client-side applies; returns whether there were any.
 pub(super) async fn hand_over(
     server: &Server,
     path: &str,
@@ -61,7 +62,7 @@ pub(super) async fn hand_over(
     Ok(true)
 }
 
-/// The managers that own the annotation of clients by this operation.
+/// The managers that own the client-side annotation by this operation.
 fn owners(object: &Value, operation: &str) -> Vec<String> {
     let field = format!("f:{LAST_APPLIED}");
     entries(object)
@@ -75,7 +76,7 @@ fn entries(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["managedFields"].as_array().into_iter().flatten()
 }
 
-/// Returns the entries with those of `clients` united with that of `manager`; None if nothing changes.
+/// Returns the entries in which `manager` has the fields of `clients`, too; `None` if nothing changes.
 fn handed_over(object: &Value, clients: &[String], manager: &str) -> Option<Vec<Value>> {
     let mut fields: Vec<Value> = entries(object).cloned().collect();
     for client in clients {
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_apply_keeps_what_is_his() {
+    fn managers_that_did_not_apply_keep_their_fields() {
         let live = object(vec![entry("else", "Update", json!({"f:data": {"f:c": {}}}))]);
         assert_eq!(handed_over(&live, &owners(&live, "Update"), "kubectl"), None);
     }

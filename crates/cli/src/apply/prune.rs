@@ -1,6 +1,7 @@
-//! What apply removes: objects that files no longer hold (`--prune`), and those that can only be made anew (`--force`).
+//! The removals of apply: objects that are no longer in the files (`--prune`), and objects that must be created again
+//! (`--force`).
 //!
-//! Only objects that an earlier apply made are ever pruned: they carry its annotation. With a selector, only those that fit.
+//! Only objects that an earlier apply created are pruned: they have its annotation. With a selector, only matching ones are.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::print::DryRun;
 use crate::select::{Item, list, typed};
 use crate::server::{Plane, Server};
 
-/// What is looked through without `--prune-allowlist`: group, version, kind.
+/// The types that are searched without `--prune-allowlist`: group, version, kind.
 const DEFAULTS: [(&str, &str, &str); 16] = [
     ("", "v1", "ConfigMap"),
     ("", "v1", "Endpoints"),
@@ -66,7 +67,7 @@ pub struct Removal {
     pub timeout: String,
 }
 
-/// An object that was applied.
+/// An applied object.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) namespace: String,
@@ -125,7 +126,7 @@ impl Removal {
         Ok(())
     }
 
-    /// Deletes what the files no longer hold.
+    /// Deletes objects that are no longer in the files.
     pub(super) async fn prune(
         &self,
         plane: &Plane,
@@ -144,7 +145,7 @@ impl Removal {
                 .iter()
                 .find(|r| r.group == group && r.version == version && r.kind == kind);
             let Some(resource) = found else {
-                // A default that a server lacks is nothing to look through.
+                // A default type that the server lacks is skipped.
                 if self.prune_allowlist.is_empty() {
                     continue;
                 }
@@ -152,7 +153,7 @@ impl Removal {
             };
             let places: Vec<Option<&str>> = match (resource.namespaced, plane.namespace_asked) {
                 (true, _) => namespaces.iter().map(|namespace| Some(*namespace)).collect(),
-                // Whoever names a namespace means what is in it.
+                // A namespace on the command line limits the search to its objects.
                 (false, true) => Vec::new(),
                 (false, false) => vec![None],
             };
@@ -194,7 +195,7 @@ impl Removal {
         }
         let mut options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": self.cascade.get()?,
-            // This very object: another one of the same name is somebody else's.
+            // Exactly this object: another one with the same name belongs to someone else.
             "preconditions": {"uid": item.object["metadata"]["uid"]},
         });
         let grace = if self.force && self.grace_period < 0 { 0 } else { self.grace_period };
@@ -219,7 +220,7 @@ impl Removal {
     }
 }
 
-/// Returns whether an earlier apply made it, and this one did not.
+/// Returns whether an earlier apply created it, and this one did not contain it.
 fn stale(object: &Value, seen: &[Seen]) -> bool {
     let metadata = &object["metadata"];
     let applied = metadata["annotations"][LAST_APPLIED].as_str().is_some_and(|text| !text.is_empty());

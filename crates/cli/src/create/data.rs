@@ -123,7 +123,7 @@ pub struct Sources {
     pub from_env_file: Vec<String>,
 }
 
-/// What is said of a key that no server takes; the kind of object follows.
+/// The complaint about an invalid key; the kind of object follows.
 const INVALID: &str = " is not a valid key name";
 
 impl Sources {
@@ -228,7 +228,7 @@ fn from_env_file(file: &str, entries: &mut Vec<(String, Vec<u8>)>) -> anyhow::Re
         }
         let value = match line.split_once('=') {
             Some((key, value)) => Some((key.to_owned(), value.to_owned())),
-            // A name alone takes its value from the environment, if it has one there.
+            // A name without a value takes its value from the environment, if it has one there.
             None => std::env::var(line).ok().map(|value| (line.to_owned(), value)),
         };
         if let Some((key, value)) = value {
@@ -238,11 +238,11 @@ fn from_env_file(file: &str, entries: &mut Vec<(String, Vec<u8>)>) -> anyhow::Re
     Ok(())
 }
 
-/// The end of a name that changes with the content.
+/// The suffix of a name, which changes with the content.
 fn hash(content: &Value) -> String {
     let digest = Sha256::digest(apimachinery::json::write(content).as_bytes());
     let hex: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
-    // Letters that make no words.
+    // Letters that do not form words.
     hex.chars()
         .map(|c| match c {
             '0' => 'g',
@@ -445,7 +445,7 @@ impl DockerRegistry {
                 );
             }
             let pair = format!("{}:{}", self.docker_username, self.docker_password);
-            // The order of the fields is the one that every other tool writes.
+            // The order of the fields is the same as in all other tools.
             let quote = |text: &str| Value::from(text).to_string();
             let mail = match self.docker_email.as_str() {
                 "" => String::new(),

@@ -240,14 +240,14 @@ pub struct Ingress {
     pub common: Common,
 }
 
-/// One `--rule`, taken apart.
+/// A parsed `--rule`.
 #[derive(Debug, PartialEq)]
 struct Rule<'a> {
     host: &'a str,
     path: &'a str,
     service: &'a str,
     port: &'a str,
-    /// The secret; empty for the ingress' own certificate.
+    /// The secret; empty for the default certificate of the ingress.
     tls: Option<&'a str>,
 }
 
@@ -323,7 +323,7 @@ impl Ingress {
         Ok(Made { object, plural: "ingresses", namespaced: true, failed: "failed to create ingress: " })
     }
 
-    /// Rules of the same host become one, and so do hosts with the same secret.
+    /// Rules of the same host are merged, and so are hosts with the same secret.
     fn rules(&self) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
         let mut rules: Vec<(String, Vec<Value>)> = Vec::new();
         let mut tls: Vec<(String, Vec<String>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! `create token`: asks the server for a token of a service account.
+//! `create token`: requests a token of a service account.
 
 use anyhow::bail;
 use clap::Args;

@@ -72,7 +72,7 @@ impl Deployment {
     }
 }
 
-/// The image's own name; what a name cannot hold is replaced, and a random end keeps it from clashing.
+/// The name of the image; invalid characters are replaced, and a random suffix avoids collisions.
 fn container_name(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     let name = last.split([':', '@']).next().unwrap_or(last);
@@ -85,7 +85,7 @@ fn container_name(image: &str) -> String {
     format!("{}-{end}", name.replace(['_', '.'], "-"))
 }
 
-/// What jobs run.
+/// The command of jobs.
 fn job_pod(name: &str, image: &str, command: &[String], restart: &str) -> Value {
     let mut container = json!({"image": image, "name": name, "resources": {}});
     if !command.is_empty() {
@@ -150,7 +150,7 @@ impl Job {
     }
 }
 
-/// A job as its cron job would make it, by hand.
+/// A job as its cron job would create it, but started by hand.
 fn of_cronjob(job: &mut Value, cronjob: &Value) {
     let template = &cronjob["spec"]["jobTemplate"];
     let mut annotations: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! What happened to an object: its events, as a table.
+//! The events of an object, as a table.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,11 +7,11 @@ use super::words::Page;
 use crate::select::{Item, list};
 use crate::server::Server;
 
-/// Returns the object's events; nothing if the server has none to give.
+/// Returns the object's events; nothing if the server returns none.
 pub(super) async fn of(server: &Server, item: &Item) -> Option<Vec<Value>> {
     let uid = item.object["metadata"]["uid"].as_str().unwrap_or("");
     let mut selector = format!("involvedObject.name={}", item.name);
-    // The kubelet knows its node by name only.
+    // The kubelet knows its node only by name.
     if item.resource.kind == "Node" && item.resource.group.is_empty() {
         selector.push_str(",involvedObject.kind=Node");
     } else if !uid.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn table(page: &mut Page, events: &[Value]) {
     }
 }
 
-/// How long ago, as kubectl says it: `45s`, `3m12s`, `26m`, `5h2m`, `3d`.
+/// The age, as kubectl writes it: `45s`, `3m12s`, `26m`, `5h2m`, `3d`.
 pub(crate) fn age(time: &str, now: Timestamp) -> String {
     let Ok(time) = time.parse::<Timestamp>() else { return "<unknown>".to_owned() };
     let seconds = now.duration_since(time).as_secs();

@@ -7,10 +7,10 @@ use super::words::{Page, each, selector, shown, text};
 use crate::select::{Item, list};
 use crate::server::{Server, segment};
 
-/// What an Ingress leads to, in words: by the backend itself.
+/// The targets of an Ingress, in words: by backend.
 pub(super) type Backends = Vec<(Value, String)>;
 
-/// Asks for the Services and endpoints behind an Ingress.
+/// Reads the Services and endpoints behind an Ingress.
 pub(super) async fn backends(server: &Server, item: &Item) -> Backends {
     let spec = &item.object["spec"];
     let paths =
@@ -136,7 +136,7 @@ pub(super) fn policy(page: &mut Page, object: &Value) {
     page.line(1, format!("Policy Types: {types}"));
 }
 
-/// Which way traffic goes, seen from the pods that are selected.
+/// The direction of traffic, from the view of the selected pods.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
@@ -231,7 +231,7 @@ pub(super) fn slice(page: &mut Page, object: &Value) {
     }
 }
 
-/// The pods that use a claim on storage.
+/// The pods that use a persistent volume claim.
 pub(super) async fn users(server: &Server, item: &Item) -> Vec<Value> {
     let path = format!("/api/v1/namespaces/{}/pods", segment(&item.namespace));
     let mut pods = list(server, &path, None, None).await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Nodes, with the pods on them and what those ask for.
+//! Nodes, with the pods on them and their requests.
 
 use apimachinery::quantity::Quantity;
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use super::words::{Page, each, shown, sorted, text, time};
 use crate::select::list;
 use crate::server::{Server, segment};
 
-/// The pods on a node that did not end, and the node's lease.
+/// The pods on a node that have not ended, and the node's lease.
 pub(super) async fn pods_and_lease(server: &Server, name: &str) -> (Vec<Value>, Option<Value>) {
     let fields = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
     let pods = list(server, "/api/v1/pods", None, Some(&fields)).await.unwrap_or_default();
@@ -113,7 +113,7 @@ struct Amounts {
 }
 
 impl Amounts {
-    /// What the containers of a pod ask for, or at most the largest of those that run before.
+    /// The requests of a pod's containers, or the largest init container's if they are higher.
     fn of(pod: &Value, key: &str) -> Self {
         let spec = &pod["spec"];
         let read = |container: &Value| {
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pods_ask_for_is_summed() {
+    fn requests_of_pods_are_added_up() {
         let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}},
             {"resources": {"requests": {"cpu": "1"}}}], "initContainers": [{"resources": {"requests": {"memory": "1Gi"}}}]}});
         let sum = Amounts::of(&pod, "requests");

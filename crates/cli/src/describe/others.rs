@@ -36,7 +36,7 @@ pub(super) fn config_map(page: &mut Page, object: &Value) {
     page.line(0, "");
 }
 
-/// Sizes, not values. Tokens of accounts are there to be read.
+/// Sizes, not values. Only tokens of accounts are shown.
 pub(super) fn secret(page: &mut Page, object: &Value) {
     named(page, object);
     marks(page, object);
@@ -139,7 +139,7 @@ pub(super) fn quota(page: &mut Page, object: &Value) {
 
 fn amounts(page: &mut Page, quota: &Value, level: usize) {
     page.line(level, "Resource\tUsed\tHard");
-    // One ruler is shorter, inside of a namespace.
+    // Within a namespace, one of the rulers is shorter.
     page.line(level, if level == 0 { "--------\t----\t----" } else { "--------\t---\t---" });
     for (name, hard) in sorted(&quota["status"]["hard"]) {
         page.line(level, format!("{name}\t{}\t{hard}", shown(&quota["status"]["used"][&name], "0")));
@@ -179,7 +179,7 @@ pub(super) fn priority_class(page: &mut Page, object: &Value) {
     page.annotations("Annotations", &object["metadata"]["annotations"]);
 }
 
-/// Bounds of a namespace: one row for each type and resource.
+/// The limits of a namespace: one row for each type and resource.
 pub(super) fn limits(page: &mut Page, object: &Value) {
     named(page, object);
     page.line(0, "Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio");

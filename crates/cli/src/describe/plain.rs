@@ -49,7 +49,7 @@ fn fields(page: &mut Page, level: usize, object: &Value) {
     }
 }
 
-/// `resourceVersion` becomes `Resource Version`; what has other signs than letters and dashes stays.
+/// `resourceVersion` becomes `Resource Version`; names with characters other than letters and dashes stay unchanged.
 fn title(key: &str) -> String {
     if !key.chars().all(|c| c.is_alphabetic() || c == '-') {
         return key.to_owned();
@@ -70,7 +70,7 @@ fn title(key: &str) -> String {
             _ => words.push(c.to_string()),
         }
     }
-    // The last capital of several begins the next word.
+    // The last of several capitals begins the next word.
     for i in 0..words.len().saturating_sub(1) {
         let upper = words[i].chars().all(char::is_uppercase);
         if upper

@@ -1,4 +1,4 @@
-//! Pods, and the templates of pods that workloads have.
+//! Pods, and pod templates of workloads.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -409,7 +409,7 @@ fn source(page: &mut Page, volume: &Value) {
             }
         }
     } else {
-        // Rare kinds are told by their name.
+        // Rare kinds are described by their name.
         let kind = volume.as_object().into_iter().flatten().map(|(key, _)| key).find(|key| *key != "name");
         page.pair(2, "Type", kind.map_or("<unknown>", String::as_str));
     }
@@ -425,7 +425,7 @@ fn tolerations(page: &mut Page, title: &str, list: &Value) {
             if let Some(effect) = toleration["effect"].as_str().filter(|effect| !effect.is_empty()) {
                 line.push_str(&format!(":{effect}"));
             }
-            // Without a value, the operator says what is meant.
+            // Without a value, the operator carries the meaning.
             if toleration["operator"] == "Exists" && text(&toleration["value"]).is_empty() {
                 line.push_str(
                     if text(&toleration["key"]).is_empty() && text(&toleration["effect"]).is_empty() {

@@ -24,7 +24,7 @@ struct Line {
 }
 
 impl Line {
-    /// Go's text of the rule; lines come in its order.
+    /// Go's text of the rule; lines are ordered by it.
     fn key(&self) -> String {
         let (plural, part) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
         let (plural, group) = plural.split_once('.').unwrap_or((plural, ""));
@@ -52,7 +52,7 @@ pub(super) fn role(page: &mut Page, object: &Value) {
     }
 }
 
-/// Rules taken apart into one resource each; those that differ in verbs alone are one.
+/// Rules, split into one resource each; those that differ only in verbs are merged.
 fn lines(rules: &Value) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for rule in each(rules) {

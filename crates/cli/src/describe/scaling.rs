@@ -1,4 +1,4 @@
-//! Autoscalers, and claims on storage.
+//! Autoscalers and persistent volume claims.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn autoscaler(page: &mut Page, object: &Value) {
     }
 }
 
-/// A metric: what it is, what it is now, and what it should be.
+/// A metric: its name, its current value, and its target.
 fn measured(metric: &Value, now: &Value) -> String {
     const UNKNOWN: &str = "<unknown>";
     let kind = text(&metric["type"]);

@@ -6,7 +6,7 @@ use super::words::{Page, each, joined, shown, text};
 use crate::select::{Item, list};
 use crate::server::{Server, segment};
 
-/// The slices of addresses behind a service.
+/// The EndpointSlices of a service.
 pub(super) async fn slices(server: &Server, item: &Item) -> Vec<Value> {
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", segment(&item.namespace));
     let labels = format!("kubernetes.io/service-name={}", item.name);
@@ -84,7 +84,7 @@ pub(super) fn service(page: &mut Page, object: &Value, slices: &[Value]) {
     }
 }
 
-/// At most three addresses of a port, and how many more there are.
+/// At most three addresses of a port, and the number of further ones.
 pub(super) fn endpoints(slices: &[Value], name: &str) -> String {
     let mut found = Vec::new();
     for slice in slices {

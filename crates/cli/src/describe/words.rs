@@ -1,4 +1,4 @@
-//! The page that a description is written on, and the pieces that many kinds have.
+//! The page on which a description is written, and elements that many kinds share.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,10 +6,10 @@ use serde_json::Value;
 use crate::apply::LAST_APPLIED;
 use crate::print::tabs::Text;
 
-/// Annotations longer than this stand on lines of their own, and are cut.
+/// Longer annotations get separate lines, and are cut.
 const LONGEST: usize = 140;
 
-/// A page that is being written: what is aligned with each other, and what is done.
+/// A page in progress: the block that is being aligned, and the finished text.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     done: String,
@@ -25,7 +25,7 @@ impl Page {
         self.text.pair(level, name, value);
     }
 
-    /// What comes next is not aligned with what came before.
+    /// Later lines are not aligned with earlier ones.
     pub(super) fn flush(&mut self) {
         self.done.push_str(&std::mem::take(&mut self.text).finish());
     }
@@ -46,7 +46,7 @@ impl Page {
         self.list(title, &pairs);
     }
 
-    /// One value in each line, the first behind the title.
+    /// One value per line, the first one after the title.
     pub(super) fn list(&mut self, title: &str, values: &[String]) {
         if values.is_empty() {
             self.pair(0, title, "<none>");
@@ -60,7 +60,7 @@ impl Page {
     pub(super) fn annotations(&mut self, title: &str, map: &Value) {
         let mut lines = Vec::new();
         for (key, value) in sorted(map) {
-            // What apply remembers says nothing new.
+            // The annotation of apply is redundant.
             if key == LAST_APPLIED {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Page {
     }
 }
 
-/// The spaces that a title begins with.
+/// The leading spaces of a title.
 fn indent(title: &str) -> String {
     title.chars().take_while(|c| *c == ' ').collect()
 }
@@ -127,7 +127,7 @@ pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or("").to_owned()
 }
 
-/// A number or a text, as it is; otherwise what it is by default.
+/// A number or a text, or the default.
 pub(super) fn shown(value: &Value, default: &str) -> String {
     match value {
         Value::Null => default.to_owned(),
@@ -144,7 +144,7 @@ pub(super) fn yes(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// `ReplicaSet/web-1`: who controls the object.
+/// `ReplicaSet/web-1`: the controller of the object.
 pub(super) fn controller(object: &Value) -> Option<String> {
     let owner = each(&object["metadata"]["ownerReferences"]).find(|owner| owner["controller"] == true)?;
     Some(format!("{}/{}", text(&owner["kind"]), text(&owner["name"])))

@@ -3,7 +3,7 @@
 use super::report::{Flow, Probe, Report, Severity, Way};
 use crate::print::table::align;
 
-/// Rows of a table beyond which only those that are not as they should be are shown.
+/// If a table has more rows than this, only faulty ones are shown.
 const MANY: usize = 40;
 
 pub(super) fn draw(report: &Report) -> String {
@@ -49,8 +49,8 @@ fn endpoints(count: usize) -> String {
     format!("{count} endpoint{}", if count == 1 { "" } else { "s" })
 }
 
-/// The providers on the left, the receivers on the right, the control plane between them. A number on an arrow is what
-/// goes that way; with a stroke, it is less than it should be.
+/// The providers on the left, the receivers on the right, the control plane between them. The number on an arrow is the number of
+/// endpoints that take this way; with a stroke, some are missing.
 fn picture(report: &Report) -> String {
     let mut left = Vec::new();
     for row in report.clusters.iter().filter(|row| row.provides) {
@@ -82,7 +82,7 @@ fn picture(report: &Report) -> String {
         (width(&mut left.iter().map(|(name, _)| name)), width(&mut left.iter().map(|(_, arrow)| arrow)));
     let right_arrows = width(&mut right.iter().map(|(arrow, _)| arrow));
     let pad = |text: &str, width: usize| format!("{text}{}", " ".repeat(width - text.chars().count()));
-    // An arrow grows at its tail, so that all heads stand below each other.
+    // An arrow is extended at its tail, so that all heads are aligned.
     let arrow = |text: &str, width: usize| match text.chars().next() {
         Some(tail) => format!("{}{text}", tail.to_string().repeat(width - text.chars().count())),
         None => " ".repeat(width),

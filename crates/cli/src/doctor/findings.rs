@@ -1,4 +1,4 @@
-//! What is wrong with a Service, in words, and what to do about it. Pure.
+//! The faults of a Service, in words, with advice. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::gather::{ClusterFacts, Facts};
 use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, condition, text};
 
-/// Returns what is wrong, as far as it shows without probes. `named` are the lists of the MultiClusterService, if they are not empty.
+/// Returns the faults that are visible without probes. `named` are the lists of the MultiClusterService, if they are not empty.
 pub(super) fn find(
     facts: &Facts,
     report: &Report,
@@ -29,7 +29,7 @@ pub(super) fn find(
 struct Findings<'a> {
     facts: &'a Facts,
     found: Vec<Finding>,
-    /// The MultiClusterService does not bring its Service anywhere, and that was told of.
+    /// The MultiClusterService does not bring its Service anywhere, and this was reported.
     not_brought: bool,
 }
 
@@ -71,7 +71,7 @@ impl Findings<'_> {
             self.problem(PLANE, format!("nothing offers the Service {service} to other clusters"), advice);
         }
         if facts.multi.is_some() && multi.is_none() {
-            // Admission refuses another type, and a second one.
+            // Admission refuses other types, and a second one.
             let advice =
                 "delete it and create it anew with the type CrossCluster; its types cannot be changed";
             self.problem(
@@ -126,7 +126,7 @@ impl Findings<'_> {
     fn about_exports(&mut self, report: &Report) {
         let facts = self.facts;
         let name = &facts.name;
-        // Of a cluster that was not asked, or does not answer, what was collected tells of its export.
+        // For a cluster that was not queried, or does not answer, the collected slices show its export.
         let asked = |name: &str| facts.clusters.iter().any(|one| one.name == name && one.member.is_ok());
         let exports = report.clusters.iter().any(|row| row.export == Some(true))
             || facts.works.iter().filter_map(exporter).any(|cluster| !asked(cluster));
@@ -219,7 +219,7 @@ impl Findings<'_> {
         silent.map(|cluster| cluster.name.as_str()).collect()
     }
 
-    /// Returns whether every cluster said whether it has this: only then it can be said that none has.
+    /// Returns whether every cluster said whether it has this: only then is it known that none has.
     fn sees_all(&self, what: &str) -> bool {
         !self.facts.partial && self.silent(what).is_empty()
     }
@@ -236,7 +236,7 @@ impl Findings<'_> {
         ways.join("; ")
     }
 
-    /// Where to look if there is a policy for an object of this kind already.
+    /// Where to look if there already is a policy for an object of this kind.
     fn if_there_is_one(&self, kind: &str) -> String {
         let Facts { namespace, name, .. } = self.facts;
         let binding = names::binding(kind, name);
@@ -298,7 +298,7 @@ impl Findings<'_> {
         }
     }
 
-    /// `nowhere` is for a Service that has no endpoints in any cluster.
+    /// `nowhere` is set for a Service without endpoints in any cluster.
     fn about_provider(&mut self, row: &Row, nowhere: bool) {
         let name = row.cluster.as_str();
         if row.service == Some(false) {
@@ -326,7 +326,7 @@ impl Findings<'_> {
             Some(0) => {
                 let advice =
                     "see that pods with the labels of the Service's selector run there and are ready";
-                // One of several may have none; if all have none, nobody is reached.
+                // One of several may have none; if all have none, the Service is unreachable.
                 let severity = if nowhere { Severity::Problem } else { Severity::Note };
                 self.add(severity, name, "it has no endpoints of the Service", advice);
             }
@@ -343,7 +343,7 @@ impl Findings<'_> {
     fn about_flows(&mut self, report: &Report) {
         for flow in report.flows.iter().filter(|flow| !flow.complete && flow.brought.is_some()) {
             let ready = |name: &str| report.clusters.iter().any(|row| row.cluster == name && row.ready);
-            // The cluster itself is told of already.
+            // The cluster itself has already been reported.
             if !ready(&flow.to) {
                 continue;
             }
@@ -367,9 +367,9 @@ impl Findings<'_> {
         }
     }
 
-    /// Slices that we brought somewhere and that nobody offers any more.
+    /// Slices that we brought to a cluster but that no cluster exports any more.
     fn about_what_was_left_behind(&mut self, report: &Report) {
-        // Who does not see all clusters, or not all Works, cannot tell.
+        // Without access to all clusters and all Works, this is unknown.
         if self.facts.partial || !self.facts.unread.is_empty() {
             return;
         }
@@ -393,7 +393,7 @@ impl Findings<'_> {
     }
 }
 
-/// What tells a port of a Service from others. Endpoints are found by the name of their port.
+/// The identity of a port of a Service. Endpoints are found by the name of their port.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port<'a> {
     number: u64,
@@ -402,7 +402,7 @@ struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// Returns how to speak of a port that is not among these.
+    /// Returns the description of a port that is not among these.
     fn words(&self, others: &BTreeSet<Port<'_>>) -> String {
         let Self { number, protocol, name } = self;
         let number = if *protocol == "TCP" { number.to_string() } else { format!("{number}/{protocol}") };
@@ -427,14 +427,14 @@ fn ports(object: &Value) -> BTreeSet<Port<'_>> {
         .collect()
 }
 
-/// Returns the cluster of a Work that holds a slice for a ServiceExport.
+/// Returns the cluster of a Work with a slice for a ServiceExport.
 fn exporter(work: &Value) -> Option<&str> {
     let metadata = &work["metadata"];
     let held = metadata["labels"][ENDPOINT_SLICE_NAME].is_string() && metadata["deletionTimestamp"].is_null();
     names::cluster_of_execution_space(text(work, "/metadata/namespace")).filter(|_| held)
 }
 
-/// Draws the conclusions of probes.
+/// Adds the findings from probes.
 pub(super) fn judge_probes(report: &mut Report) {
     let mut found: Vec<Finding> = Vec::new();
     for flow in &report.flows {
@@ -448,7 +448,7 @@ pub(super) fn judge_probes(report: &mut Report) {
                     report.namespace
                 ),
             };
-            // Whatever the source, the reason is the same.
+            // Whatever the source is, the reason is the same.
             if !found.contains(&note) {
                 found.push(note);
             }

@@ -1,7 +1,7 @@
-//! Asks the control plane and the members what they have of a Service.
+//! Reads the state of a Service from the control plane and the members.
 //!
-//! What cannot be read is told in words beside what can: a member that is away, a kind that is not served, a right that the caller
-//! does not have. Nothing is written.
+//! Anything that cannot be read is reported in words beside the rest: an unavailable member, a kind that is not served, a missing
+//! right. Nothing is written.
 
 use api::labels::{
     ENDPOINT_SLICE_NAME, ENDPOINT_SLICE_NAMESPACE, MULTI_CLUSTER_SERVICE_NAME,
@@ -14,14 +14,14 @@ use serde_json::Value;
 use crate::failure;
 use crate::server::{Plane, Server, query, segment};
 
-/// How many members are asked at once.
+/// How many members are queried at once.
 const AT_ONCE: usize = 16;
-/// How many nodes of a member are looked at for the ranges of their pods.
+/// How many nodes of a member are checked for the address ranges of their pods.
 const NODES: usize = 500;
-/// The label that says to which Service an EndpointSlice belongs.
+/// The label with the Service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// What there is.
+/// The state that was read.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) namespace: String,
@@ -30,10 +30,10 @@ pub(super) struct Facts {
     pub(super) multi: Option<Value>,
     pub(super) export: Option<Value>,
     pub(super) import: Option<Value>,
-    /// The Works that are about the Service: requests, collected slices, dispatched slices.
+    /// The Works that concern the Service: requests, collected slices, dispatched slices.
     pub(super) works: Vec<Value>,
     pub(super) clusters: Vec<ClusterFacts>,
-    /// Some clusters were left out on purpose.
+    /// Whether some clusters were left out on purpose.
     pub(super) partial: bool,
     /// What could not be read in the control plane.
     pub(super) unread: Vec<String>,
@@ -44,11 +44,11 @@ pub(super) struct ClusterFacts {
     pub(super) name: String,
     /// The Cluster.
     pub(super) object: Value,
-    /// Or why it could not be asked.
+    /// The state of the member, or why it could not be queried.
     pub(super) member: Result<MemberFacts, String>,
 }
 
-/// What a member has.
+/// The state of a member.
 #[derive(Debug, Default)]
 pub(super) struct MemberFacts {
     pub(super) service: bool,
@@ -58,7 +58,7 @@ pub(super) struct MemberFacts {
     pub(super) knows_exports: bool,
     /// Of the Service and of the derived one.
     pub(super) slices: Vec<Value>,
-    /// Ranges of addresses of its pods.
+    /// Address ranges of its pods.
     pub(super) networks: Vec<String>,
     /// What could not be read.
     pub(super) unread: Vec<String>,
@@ -97,7 +97,7 @@ pub(super) async fn gather(
         let selector = query(&format!("{in_namespace}={namespace},{called}={name}"));
         let path = format!("/apis/work.karmada.io/v1alpha1/works?labelSelector={selector}");
         for work in listed(server, &path, "Works", &mut unread).await {
-            // A slice that both ways want is in one Work.
+            // A slice that both ways need is in one Work.
             let same = |other: &Value| other["metadata"]["uid"] == work["metadata"]["uid"];
             if !facts.works.iter().any(same) {
                 facts.works.push(work);
@@ -124,7 +124,7 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
     let mut facts = MemberFacts::default();
     let mut unread = Vec::new();
     let spaced = format!("/namespaces/{}", segment(namespace));
-    // The first question finds out whether anybody answers.
+    // The first request shows whether the member answers at all.
     let path = format!("/api/v1{spaced}/services/{}", segment(name));
     facts.service = match member.get(&path).await {
         Ok(_) => true,
@@ -157,12 +157,12 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
     Ok(facts)
 }
 
-/// Returns whether an object or its whole kind is missing; of a kind that is not served, servers say so in plain text.
+/// Returns whether an object or its whole kind is missing; servers report a missing kind in plain text.
 fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<failure::Refusal>().is_some_and(|refusal| refusal.code == 404)
 }
 
-/// Returns whether an object is missing, and not its whole kind.
+/// Returns whether only an object is missing, and not its whole kind.
 fn is_about_an_object(error: &anyhow::Error) -> bool {
     let refusal = error.downcast_ref::<failure::Refusal>();
     refusal.is_some_and(|refusal| {

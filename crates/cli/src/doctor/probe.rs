@@ -1,7 +1,7 @@
 //! Tries connections to endpoints from pods of the clusters that should reach them.
 //!
-//! One pod of the Service's namespace in each cluster, one command in it for each source, and a few endpoints each. Where there is no
-//! such pod, no shell in it or no tool, the probe says so: that is not a failure of the network.
+//! One pod of the Service's namespace in each cluster, one command in it for each source, and a few endpoints each. If there is
+//! no such pod, or no shell or tool in it, the probe says so: that is not a failure of the network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use crate::select::list;
 use crate::server::{Plane, Server, segment};
 use crate::session::{self, From, Sources, Target};
 
-/// Endpoints of one source that are tried from one cluster. A broken network shows with the first.
+/// How many endpoints of one source are tried from one cluster. A broken network shows with the first.
 const TRIED: usize = 3;
-/// Clusters that are probed from at once.
+/// From how many clusters probes run at once.
 const AT_ONCE: usize = 8;
-/// For one command: the tools give up after two seconds for each endpoint.
+/// The time limit of one command: the tools give up after two seconds for each endpoint.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a pod may say at most; it is not ours.
+/// The limit of a pod's output, which is not trusted.
 const LONGEST: usize = 4096;
-/// Prints one word for each address and port: `open`, `closed`, or `tool` where nothing can try it.
+/// Prints one word for each address and port: `open`, `closed`, or `tool` if no tool is available.
 const SCRIPT: &str = "while [ $# -gt 1 ]; do \
     if command -v nc >/dev/null 2>&1; then \
     { nc -z -w 2 \"$1\" \"$2\" || nc -w 2 \"$1\" \"$2\"; } </dev/null >/dev/null 2>&1 && echo open || echo closed; \
@@ -36,7 +36,7 @@ const SCRIPT: &str = "while [ $# -gt 1 ]; do \
     elif command -v wget >/dev/null 2>&1; then wget -q -T 2 -t 1 -O /dev/null \"http://$1:$2/\" && echo open || echo closed; \
     else echo tool; fi; shift 2; done";
 
-/// Fills in what came of it, flow by flow.
+/// Fills in the results, flow by flow.
 pub(super) async fn probe(plane: &Plane, report: &mut Report) {
     let namespace = report.namespace.clone();
     let mut by_target: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -66,7 +66,7 @@ pub(super) async fn probe(plane: &Plane, report: &mut Report) {
     }
 }
 
-/// Returns the endpoints to try. They come from members, so that nothing but addresses and ports is believed.
+/// Returns the endpoints to try. They come from members, so only addresses and ports are used.
 fn endpoints(flow: &Flow) -> Vec<(String, u16)> {
     let tried = flow.endpoints.iter().filter_map(|(address, port)| {
         let address: IpAddr = address.parse().ok()?;
@@ -129,7 +129,7 @@ async fn said(
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Reads what the script said.
+/// Parses the output of the script.
 fn read(text: &str, tried: &[(String, u16)], pod: &str) -> Probe {
     let words: Vec<&str> = text.split_whitespace().collect();
     if words.contains(&"tool") || words.len() != tried.len() {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_is_read_and_not_believed_beyond_that() {
+    fn the_output_of_a_pod_is_parsed_but_not_trusted() {
         let pod = || "web-0".to_owned();
         assert_eq!(read("open\nopen\n", &tried(), "web-0"), Probe::Reached { tried: 2, pod: pod() });
         let failed = vec!["[fd00::1]:80".to_owned()];

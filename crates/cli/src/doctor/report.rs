@@ -1,7 +1,7 @@
-//! What the facts about a Service mean. Pure.
+//! Evaluates the facts about a Service. Pure.
 //!
-//! In: what the control plane and the members have. Out: a report with a line for each cluster, one for each way that endpoints should
-//! take, ranges of pods that get into each other's way, and findings with advice. Deterministic: the order is that of the clusters.
+//! In: the state of the control plane and the members. Out: a report with a line for each cluster, one for each flow of endpoints
+//! that should exist, overlapping pod ranges, and findings with advice. Deterministic, in the order of the clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use super::findings;
 use super::gather::{ClusterFacts, Facts, MemberFacts};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// What a picture of endpoints shows of a cluster at most.
+/// How many endpoints of a cluster a picture shows at most.
 const SHOWN: usize = 3;
 
-/// What is known, and what to do about it.
+/// The facts, and what to do about them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -50,7 +50,7 @@ pub(super) enum Way {
     ServiceExport,
 }
 
-/// A cluster, as far as it has to do with the Service.
+/// A cluster, as far as it concerns the Service.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -58,48 +58,48 @@ pub(super) struct Row {
     pub(super) ready: bool,
     pub(super) provides: bool,
     pub(super) receives: bool,
-    /// Whether it has the Service; unknown if it could not be asked.
+    /// Whether it has the Service; unknown if it could not be queried.
     pub(super) service: Option<bool>,
     pub(super) export: Option<bool>,
     pub(super) derived: Option<bool>,
-    /// Endpoints of its own pods that are ready, and the first of their addresses.
+    /// Ready endpoints of its own pods, and the first of their addresses.
     pub(super) own: Option<usize>,
     pub(super) addresses: Vec<String>,
     /// Endpoints of its own pods that are not ready, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unready: Option<usize>,
-    /// Endpoints of its own that the control plane has.
+    /// Its own endpoints that the control plane has.
     pub(super) collected: usize,
     pub(super) networks: Vec<String>,
-    /// Why it could not be asked.
+    /// Why it could not be queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unreachable: Option<String>,
 }
 
-/// A way that endpoints should take.
+/// A flow of endpoints that should exist.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Flow {
     pub(super) way: Way,
     pub(super) from: String,
     pub(super) to: String,
-    /// The Service that clients over there use.
+    /// The Service that clients in the target cluster use.
     pub(super) service: String,
-    /// Endpoints that should be there, and that are.
+    /// The number of endpoints that should be there, and that are there.
     pub(super) wanted: usize,
     pub(super) brought: Option<usize>,
-    /// Whether what is there is what should be.
+    /// Whether the actual endpoints are the expected ones.
     pub(super) complete: bool,
     #[serde(skip)]
     pub(super) endpoints: Vec<(String, u16)>,
-    /// The slices that should be over there.
+    /// The slices that should be in the target cluster.
     #[serde(skip)]
     pub(super) slices: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) probe: Option<Probe>,
 }
 
-/// What came of trying connections.
+/// The result of trying connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Probe {
@@ -134,7 +134,7 @@ pub(super) struct Finding {
     pub(super) advice: String,
 }
 
-/// Returns an address with its port, as it is written.
+/// Formats an address with its port.
 pub(super) fn endpoint(address: &str, port: u16) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
@@ -155,7 +155,7 @@ fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Returns the endpoints of a slice that get traffic. Without a word they are ready, as in Kubernetes.
+/// Returns the endpoints of a slice that get traffic. Without a condition they are ready, as in Kubernetes.
 fn endpoints(slice: &Value) -> impl Iterator<Item = &Value> {
     all_endpoints(slice).filter(|one| one["conditions"]["ready"] != false)
 }
@@ -215,7 +215,7 @@ impl MemberFacts {
     }
 }
 
-/// Draws all conclusions but those of probes.
+/// Draws all conclusions except those from probes.
 pub(super) fn diagnose(facts: &Facts) -> Report {
     let mut report = Report {
         namespace: facts.namespace.clone(),
@@ -385,7 +385,7 @@ fn flow(
     }
 }
 
-/// Returns which clusters have pods with the same addresses.
+/// Returns which clusters have pods with overlapping addresses.
 fn overlaps(rows: &[Row]) -> Vec<Overlap> {
     let involved: Vec<(&Row, Vec<IpNet>)> = rows
         .iter()

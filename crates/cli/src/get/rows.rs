@@ -1,4 +1,4 @@
-//! Tables of several servers as one: the server's columns, with the cluster behind the name and the adoption at the end.
+//! Merges tables of several servers: the server's columns, with the cluster after the name and the adoption at the end.
 
 use anyhow::bail;
 use apimachinery::jsonpath::Path;
@@ -11,7 +11,7 @@ use crate::server::Server;
 /// The rows of one type.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// Names and whether they are for `-o wide` only; the first server's.
+    /// Names of columns and whether they are only for `-o wide`; those of the first server.
     columns: Vec<(String, bool)>,
     rows: Vec<Row>,
     watching: bool,
@@ -24,11 +24,11 @@ struct Row {
     object: Value,
 }
 
-/// How a table is to look.
+/// The options of a table.
 pub(super) struct Shape<'a> {
     pub(super) wide: bool,
     pub(super) namespaces: bool,
-    /// Stands before the slash of names.
+    /// The prefix of names, before the slash.
     pub(super) kind: Option<String>,
     pub(super) pods: bool,
     pub(super) show_labels: bool,
@@ -51,7 +51,7 @@ impl Rows {
         self.rows.clear();
     }
 
-    /// Adds a server's table. An object that is none becomes a row with its name.
+    /// Adds a server's table. An object that is not a table becomes a row with its name.
     pub(super) fn add(&mut self, table: &Value, server: &Server) -> anyhow::Result<()> {
         self.add_as(table, &server.name)
     }
@@ -74,7 +74,7 @@ impl Rows {
         }
         for row in table["rows"].as_array().into_iter().flatten() {
             let cells: Vec<String> = row["cells"].as_array().into_iter().flatten().map(cell).collect();
-            // Another version of a server may have other columns: a cell goes where its name is.
+            // Another version of a server may have other columns: cells are placed by the column's name.
             let cells = if columns.is_empty() || columns == self.columns {
                 cells
             } else {

@@ -1,6 +1,6 @@
 //! `get -w`: the watches of all clusters feed one table, or one stream of documents.
 //!
-//! A watch that its server ends is taken up again where it stopped. The command ends when every watch has failed.
+//! If a server ends a watch, it is resumed where it stopped. The command ends when every watch has failed.
 
 use anyhow::{anyhow, bail};
 use futures::{AsyncBufReadExt, StreamExt};
@@ -18,7 +18,7 @@ use crate::select::{Wanted, list_query, missing_namespace};
 use crate::server::{Server, query};
 use crate::terminal::paint;
 
-/// What one server tells.
+/// A message from one server.
 struct Told {
     cluster: String,
     resource: Resource,
@@ -74,7 +74,7 @@ async fn follow(
     };
     let labels = asked.labels.as_deref();
 
-    // The first look tells from where to watch. Something that is not there may come.
+    // The first list gives the version from which to watch. A missing object may be created later.
     if let Some(name) = name
         && !arguments.watch_only
         && let Err(error) = server.get(&resource.path(namespace.as_deref().unwrap_or(""), name)).await
@@ -129,7 +129,7 @@ async fn follow(
         let mut lines = stream.lines();
         let mut any = false;
         while let Some(line) = lines.next().await {
-            // A connection that breaks is a watch that ended.
+            // A broken connection counts as a watch that ended.
             let Ok(line) = line else { break };
             let event: Value =
                 serde_json::from_str(&line).map_err(|error| anyhow!("the watch is no JSON: {error}"))?;
@@ -152,7 +152,7 @@ async fn follow(
             }
         }
         if !any {
-            // A server that ends every watch at once is not asked in a hurry.
+            // A server that ends every watch immediately is asked again only after a pause.
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         }
     }
@@ -166,7 +166,7 @@ struct Screen<'a> {
     rows: Rows,
     headed: bool,
     documents: usize,
-    /// In the order in which they spoke first: each has its colour.
+    /// In the order in which they first sent something: each has its colour.
     clusters: Vec<String>,
 }
 
@@ -222,7 +222,7 @@ impl<'a> Screen<'a> {
             self.clusters.push(told.cluster.clone());
             self.clusters.len() - 1
         });
-        // The cluster stands behind the name.
+        // The cluster comes after the name.
         let column = usize::from(shape.event.is_some()) + usize::from(shape.namespaces) + 1;
         Ok(self.growing.add(&self.rows.lay_out(&shape), &|i, cell| {
             if i == column && cell == told.cluster { paint(cell, index) } else { cell.to_owned() }

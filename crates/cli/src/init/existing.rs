@@ -1,8 +1,8 @@
-//! What `init --on-existing` lays out: the three programs that are Karmada on an API server which is there already.
+//! The layout of `init --on-existing`: the three programs that make up Karmada on an existing API server.
 //!
-//! In: the flags and the serving certificates. Out: namespaces, accounts with no more rights than each program needs, certificates,
-//! definitions, Services and workloads; and apart from them, what makes the API server call the programs, which is to be applied once
-//! they run.
+//! In: the flags and the serving certificates. Out: namespaces, accounts with only the rights that each program needs,
+//! certificates, definitions, Services and workloads. Separately, it returns the objects that make the API server call the
+//! programs; they must be applied once the programs run.
 
 use anyhow::{anyhow, bail};
 use base64::Engine as _;
@@ -17,11 +17,11 @@ use crate::serving::{self, Serving};
 pub(crate) const CONTROLLERS: &str = "karmada-controllers";
 pub(crate) const WEBHOOK: &str = "karmada-webhook";
 pub(crate) const AGGREGATED: &str = "karmada-aggregated-apiserver";
-/// The value of [`LABEL`] on everything that is not in the namespace of the installation.
+/// The value of [`LABEL`] on all objects outside of the namespace of the installation.
 const MARK: &str = "existing-defaults";
-/// Says there in which namespace the installation is.
+/// Names the namespace of the installation on these objects.
 const INSTALLED_IN: &str = "karmada.io/installed-in";
-/// Where members' credentials are.
+/// The namespace of members' credentials.
 const CLUSTERS: &str = "karmada-cluster";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const CERTIFICATES: &str = "/etc/karmada/certificates";
@@ -60,7 +60,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Refuses what cannot be had.
+    /// Refuses unsupported combinations.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let lists = [
             ("karmada-controller-manager", &self.karmada_controller_manager_extra_args),
@@ -94,14 +94,14 @@ impl Flags {
     }
 }
 
-/// The certificates of the two programs that serve.
+/// The certificates of the two serving programs.
 pub(super) struct Certificates {
     pub(super) webhook: Serving,
     pub(super) aggregated: Serving,
 }
 
 impl Certificates {
-    /// Makes both, or takes what `known` has under the name of a program's Secret.
+    /// Creates both, or reuses those that `known` has under the name of a program's Secret.
     pub(super) fn make(
         arguments: &Arguments,
         mut known: impl FnMut(&str) -> Option<Serving>,
@@ -114,7 +114,7 @@ impl Certificates {
     }
 }
 
-/// The names that API servers ask a program by.
+/// The names under which API servers call a program.
 fn names(arguments: &Arguments, name: &str) -> Vec<String> {
     let Arguments { host, host_cluster_domain: domain, .. } = arguments;
     let service = format!("{name}.{}.svc", host.namespace);
@@ -129,19 +129,19 @@ pub(super) fn secret_name(name: &str) -> String {
     format!("{name}-cert")
 }
 
-/// What is applied before the programs run, and what once they do.
+/// The objects to apply before the programs run, and those to apply afterwards.
 pub(super) struct Layout {
     pub(super) programs: Vec<Value>,
     pub(super) calls: Vec<Value>,
 }
 
-/// Marks what is outside of the namespace of its installation.
+/// Marks an object outside of the namespace of its installation.
 fn mark(object: &mut Value, namespace: &str) {
     object["metadata"]["labels"][LABEL] = MARK.into();
     object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
 }
 
-/// Returns the selector of what an installation has outside of its namespace.
+/// Returns the selector for the objects of an installation outside of its namespace.
 pub(crate) fn marked(namespace: &str) -> String {
     format!("{LABEL}={MARK},{INSTALLED_IN}={namespace}")
 }
@@ -156,7 +156,7 @@ pub(super) fn layout(arguments: &Arguments, certificates: &Certificates) -> anyh
             "apiVersion": "v1",
             "kind": "ServiceAccount",
             "metadata": {"name": name, "namespace": namespace, "labels": {"app": name, LABEL: "account-defaults"}},
-            // Pods say themselves whether they want a token.
+            // Pods decide themselves whether they get a token.
             "automountServiceAccountToken": false,
         }));
     }
@@ -214,10 +214,10 @@ fn service(namespace: &str, name: &str, port: u16) -> Value {
     })
 }
 
-/// Roles and who has them.
+/// Roles and their bindings.
 ///
-/// The controllers read everything and mark templates of any kind, so they may update everything; they may create and delete only
-/// what they make themselves. RBAC does not let them give themselves more by updating roles.
+/// The controllers read everything and mark templates of any kind, so they may update everything; they may only create and delete
+/// their own kinds of objects. RBAC keeps them from giving themselves more rights by updating roles.
 fn rights(namespace: &str) -> Vec<Value> {
     let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({"apiGroups": groups, "resources": resources, "verbs": verbs});
     let (read, all) = (["get", "list", "watch"], ["*"]);
@@ -233,11 +233,11 @@ fn rights(namespace: &str) -> Vec<Value> {
         rule(&all, &all, &["get", "list", "watch", "update", "patch"]),
         rule(&["work.karmada.io"], &["works", "resourcebindings", "clusterresourcebindings"], &made),
         rule(&["apps.karmada.io"], &["workloadrebalancers"], &["delete"]),
-        // Execution spaces; Services, endpoints and ingresses of other clusters.
+        // Execution namespaces; Services, endpoints and ingresses of other clusters.
         rule(&[""], &["namespaces", "services"], &made),
         rule(&["discovery.k8s.io"], &["endpointslices"], &made),
         rule(&["networking.k8s.io"], &["ingresses"], &made),
-        // Agents ask for certificates; what they may is asked of the API server.
+        // Agents request certificates; the API server decides what they may do.
         rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
         approved,
         events,
@@ -292,7 +292,7 @@ fn rights(namespace: &str) -> Vec<Value> {
         objects.push(role(place, name, rules));
         objects.push(binding(place, name, ("Role", name), name));
     }
-    // An aggregated server learns from the API server who the caller is and what the caller may do.
+    // An aggregated server gets the caller's identity and rights from the API server.
     let delegator = ("ClusterRole", "system:auth-delegator");
     objects.push(binding("", &format!("{AGGREGATED}:auth-delegator"), delegator, AGGREGATED));
     let reader = ("Role", "extension-apiserver-authentication-reader");
@@ -300,7 +300,7 @@ fn rights(namespace: &str) -> Vec<Value> {
     objects
 }
 
-/// A container with what all three have in common.
+/// A container with the parts that all three programs share.
 fn container(arguments: &Arguments, name: &str, args: Vec<String>, port: u16) -> Value {
     json!({
         "name": name,
@@ -330,7 +330,7 @@ fn pod(arguments: &Arguments, name: &str, container: Value) -> Value {
     pod
 }
 
-/// Puts the certificate of a program where it looks for it.
+/// Mounts the certificate of a program where it is expected.
 fn with_certificate(mut pod: Value, name: &str) -> Value {
     let mount = json!({"name": "certificate", "mountPath": CERTIFICATES, "readOnly": true});
     push(&mut pod["containers"][0]["volumeMounts"], mount);
@@ -375,7 +375,7 @@ fn aggregated(arguments: &Arguments) -> anyhow::Result<Value> {
     container["livenessProbe"] = https(AGGREGATED_PORT, "/livez");
     push(&mut container["volumeMounts"], json!({"name": "data", "mountPath": DATA}));
     let mut pod = with_certificate(pod(arguments, AGGREGATED, container), AGGREGATED);
-    // The store is written out before the process ends.
+    // The store is written to disk before the process ends.
     pod["terminationGracePeriodSeconds"] = 60.into();
     // One process owns the store of Clusters.
     let mut spec = json!({"replicas": 1, "serviceName": AGGREGATED});
@@ -430,7 +430,7 @@ pub(super) fn serving(secret: &Value) -> anyhow::Result<Serving> {
     Ok(Serving { authority: text("ca.crt")?, certificate: text("tls.crt")?, key: text("tls.key")? })
 }
 
-/// Refuses to take a group version away from another server, unless that is what was asked for.
+/// Refuses to take a group version away from another server, unless that was requested.
 pub(super) fn may_replace(found: &Value, wanted: &Value, metrics: bool) -> anyhow::Result<()> {
     let name = wanted["metadata"]["name"].as_str().unwrap_or("");
     let text = |key: &str| found["spec"]["service"][key].as_str().unwrap_or("");

@@ -1,6 +1,6 @@
-//! What is installed: a namespace, an account without rights, two Services, a StatefulSet with its volume.
+//! The installed objects: a namespace, an account without rights, two Services, a StatefulSet with its volume.
 //!
-//! Labels are upstream's, so that `deinit` of either finds what the other installed.
+//! Labels are upstream's, so that the `deinit` of either program finds the objects of the other.
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
@@ -67,7 +67,7 @@ pub(super) fn image(arguments: &Arguments) -> String {
     }
 }
 
-/// The names that the serving certificate has to be valid for.
+/// The names for which the serving certificate must be valid.
 fn names(arguments: &Arguments) -> Vec<String> {
     let namespace = &arguments.host.namespace;
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -102,7 +102,7 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
         "serviceAccountName": NAME,
         "automountServiceAccountToken": false,
         "priorityClassName": arguments.karmada_apiserver_priority_class,
-        // The store is written out before the process ends.
+        // The store is written to disk before the process ends.
         "terminationGracePeriodSeconds": 60,
         "tolerations": [{"effect": "NoExecute", "operator": "Exists"}],
         "containers": [{
@@ -140,7 +140,7 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
     }))
 }
 
-/// Says where the data of a StatefulSet lie, as the volume `data`.
+/// Sets where the data of a StatefulSet is, as the volume `data`.
 pub(super) fn store(
     arguments: &Arguments,
     name: &str,

@@ -1,7 +1,7 @@
-//! Upstream's flags that mean nothing here: there is one program with a store of its own, not eight with etcd.
+//! Upstream's flags that are meaningless here: there is one program with its own store, not eight with etcd.
 //!
-//! Scripts may go on passing them: those that only choose how something is packed are answered with a sentence, those that
-//! ask for something which cannot be had are refused.
+//! Scripts may still pass them. Flags that only choose a packaging lead to a message; flags for something unsupported are
+//! refused.
 
 use anyhow::bail;
 use clap::Args;
@@ -18,7 +18,7 @@ macro_rules! flags {
         }
 
         impl Flags {
-            /// Those that were given, as they are written.
+            /// The flags that were given, as written.
             fn given(&self) -> Vec<(String, &str)> {
                 let mut given = Vec::new();
                 $(
@@ -70,7 +70,7 @@ flags!(
 );
 
 impl Flags {
-    /// Refuses what cannot be had.
+    /// Refuses unsupported flags.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         for (name, value) in self.given() {
             if name.ends_with("-replicas") && value != "1" {
@@ -96,7 +96,7 @@ impl Flags {
         Ok(())
     }
 
-    /// One sentence for each flag that changes nothing.
+    /// One sentence for each flag without effect.
     pub(super) fn sentences(&self) -> Vec<String> {
         let reason = |name: &str| match name {
             "crds" => "definitions are part of the program",

@@ -1,7 +1,7 @@
 //! `interpret --edit`: the scripts of one customization as one Lua file, in the user's editor.
 //!
-//! Lines `---@name:`, `---@apiVersion:`, `---@kind:` and `---@rule:` say what follows; other lines that begin with `--` are
-//! comments and left out, as upstream does. What cannot be used opens the editor again, with the reason on top.
+//! Lines `---@name:`, `---@apiVersion:`, `---@kind:` and `---@rule:` mark what follows; other lines that begin with `--` are
+//! comments and dropped, as in upstream. If the file cannot be used, the editor opens again, with the reason on top.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ const KIND: &str = "---@kind:";
 const RULE: &str = "---@rule:";
 const RESOURCE: &str = "resourceinterpretercustomizations";
 
-/// What the file of an editor says.
+/// The parsed content of the edited file.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Edited {
     name: String,
@@ -88,7 +88,7 @@ pub(super) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the one customization to edit; a file that does not exist yet starts an empty one.
+/// Returns the one customization to edit; for a missing file, an empty one.
 async fn chosen(arguments: &Arguments) -> anyhow::Result<Manifest> {
     if let ([file], true) = (&arguments.files.filename[..], arguments.names.is_empty())
         && !file.contains("://")
@@ -141,7 +141,7 @@ fn parse(text: &str) -> Result<Edited, String> {
             let known = operation(&rule).map_err(|why| format!("line {}: {why}", number + 1))?;
             scripts.push((known, String::new()));
         } else if trimmed.starts_with("--") {
-            // Comments are for the one who edits.
+            // Comments are only for the user.
         } else if let Some((_, script)) = scripts.last_mut() {
             script.push_str(line);
             script.push('\n');
@@ -178,7 +178,7 @@ fn rule(rules: &mut CustomizationRules, operation: Operation) -> &mut Option<Lua
     }
 }
 
-/// Returns what a rule is for and how its script looks.
+/// Returns the purpose of a rule and the signature of its script.
 fn document(operation: Operation) -> &'static str {
     match operation {
         Operation::Retain => {
@@ -237,13 +237,13 @@ fn without_comments(text: &str) -> String {
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
-/// Lets the user edit a text; returns it, and the file it is in.
+/// Lets the user edit a text; returns it, and the file with it.
 fn launch(text: &str) -> anyhow::Result<(String, PathBuf)> {
     let file = std::env::temp_dir().join(format!("karmadactl-edit-{}.lua", rand::random::<u32>()));
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let editor = ["KUBE_EDITOR", "EDITOR"].iter().find_map(|name| std::env::var(name).ok());
     let editor = editor.filter(|editor| !editor.trim().is_empty()).unwrap_or_else(|| "vi".to_owned());
-    // An editor may have arguments; the shell splits them, as kubectl does.
+    // An editor may have arguments; the shell splits them, as in kubectl.
     let status = Command::new("/bin/sh")
         .arg("-c")
         .arg(format!("{editor} \"$0\""))
@@ -262,7 +262,7 @@ fn is_invalid(error: &anyhow::Error) -> bool {
     refusal.is_some_and(|refusal| matches!(refusal.code, 403 | 422))
 }
 
-/// Writes what was edited to where it came from; returns the object as it is there now.
+/// Writes the result to where it came from; returns the object as it is there now.
 async fn save(
     arguments: &Arguments,
     manifest: &Manifest,
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_again_with_documents_and_without() {
+    fn the_file_can_be_read_again_with_comments_and_without() {
         for documented in [false, true] {
             let text = format!("{}{}", header(&["a\nb".to_owned()]), print(&edited(), documented));
             assert_eq!(parse(&text), Ok(edited()), "{text}");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_parts_are_named() {
         let text = print(&edited(), false);
         for (text, expected) in [
             ("x = 1\n".to_owned(), "line 1: unexpected line \"x = 1\""),

@@ -1,13 +1,13 @@
-//! Where a fault of a script is: the line of the file that the script was read from.
+//! Finds the line of a file for an error in a script.
 //!
-//! Lua counts the lines of the script; users have a YAML file in which the script stands somewhere. If the lines of the script
-//! stand in the file as they are (a block scalar), the place is exact; otherwise nothing is said.
+//! Lua counts the lines of the script; users have a YAML file that contains the script. If the script's lines appear unchanged in
+//! the file (a block scalar), the place is exact; otherwise none is given.
 
 use interpreter::Operation;
 
 use super::{Manifest, in_order, read};
 
-/// Returns the line that a message of Lua names: `<string>:2: …` at run time, `<string> line:2(column:9) …` before.
+/// Returns the line in a message of Lua: `<string>:2: …` at run time, `<string> line:2(column:9) …` before.
 pub(super) fn line(message: &str) -> Option<usize> {
     let rest = message.split_once("<string>")?.1;
     let rest = rest.strip_prefix(':').or_else(|| rest.strip_prefix(" line:"))?;
@@ -15,15 +15,15 @@ pub(super) fn line(message: &str) -> Option<usize> {
     rest[..digits].parse().ok().filter(|line| *line > 0)
 }
 
-/// Returns `file:line` of a line of a script.
+/// Returns `file:line` for a line of a script.
 pub(super) fn in_file(manifest: &Manifest, script: &str, line: Option<usize>) -> Option<String> {
-    // What came from the control plane, stdin or another server has no file to look at.
+    // Customizations from the control plane, stdin or another server have no local file.
     let text = std::fs::read_to_string(&manifest.source).ok()?;
     let found = first_line(&text, script)? + line?;
     Some(format!("{}:{found}", manifest.source))
 }
 
-/// Returns how many lines of a text are before a script that stands in it.
+/// Returns the number of lines in a text before a script that it contains.
 fn first_line(text: &str, script: &str) -> Option<usize> {
     let (text, script): (Vec<&str>, Vec<&str>) =
         (text.lines().map(str::trim).collect(), script.trim_end().lines().map(str::trim).collect());
@@ -33,7 +33,7 @@ fn first_line(text: &str, script: &str) -> Option<usize> {
     text.windows(script.len()).position(|window| window == script)
 }
 
-/// Returns where the fault of a run is.
+/// Returns the place of a runtime error.
 pub(super) fn of_run(
     manifests: &[Manifest],
     customization: &str,

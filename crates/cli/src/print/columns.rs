@@ -13,7 +13,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Reads `NAME:.metadata.name,IMAGE:.spec.image`.
+    /// Parses `NAME:.metadata.name,IMAGE:.spec.image`.
     pub(crate) fn parse(text: &str, no_headers: bool) -> anyhow::Result<Self> {
         if text.is_empty() {
             bail!("custom-columns format specified but no custom columns given");

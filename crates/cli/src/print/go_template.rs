@@ -1,7 +1,7 @@
 //! Go templates, as `-o go-template` has them: text with actions in double braces.
 //!
-//! In: `{{range .items}}{{.metadata.name}}{{"\n"}}{{end}}` and an object. Out: text as kubectl prints it, and its complaints.
-//! The language is that of Go's `text/template` with kubectl's two functions, over JSON: there are no methods and no Go types.
+//! In: `{{range .items}}{{.metadata.name}}{{"\n"}}{{end}}` and an object. Out: text and errors as kubectl prints them. The
+//! language is that of Go's `text/template` with kubectl's two functions, over JSON: there are no methods and no Go types.
 
 mod functions;
 mod parse;
@@ -16,12 +16,12 @@ use serde_json::Value;
 pub(crate) struct GoTemplate {
     text: String,
     parts: Vec<Part>,
-    /// What `define` and `block` have named.
+    /// The templates from `define` and `block`.
     named: BTreeMap<String, Vec<Part>>,
     missing_keys: MissingKeys,
 }
 
-/// What a key that a map does not have means.
+/// The meaning of a missing key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MissingKeys {
     Allowed,
@@ -40,7 +40,7 @@ enum Part {
     Continue,
 }
 
-/// Commands, of which each gets the value of the one before it as its last argument; maybe kept in variables.
+/// Commands, each of which gets the result of the previous one as its last argument; the result may be kept in variables.
 #[derive(Debug, Clone)]
 struct Pipe {
     variables: Vec<String>,
@@ -58,7 +58,7 @@ struct Command {
 #[derive(Debug, Clone)]
 struct Word {
     kind: WordKind,
-    /// Where it stands in the text, in bytes.
+    /// The position in the text, in bytes.
     place: usize,
 }
 
@@ -84,7 +84,7 @@ impl GoTemplate {
         Ok(Self { text: text.to_owned(), parts, named, missing_keys })
     }
 
-    /// Fills the template in. A template that fails has printed what came before the fault; kubectl tells the rest for debugging.
+    /// Executes the template. If it fails, the text before the error has already been printed; kubectl adds debug information.
     pub(crate) fn print(&self, object: &Value) -> (String, anyhow::Result<()>) {
         let data = numbers(object);
         let mut out = String::new();
@@ -101,7 +101,7 @@ impl GoTemplate {
     }
 }
 
-/// Numbers as Kubernetes' JSON reader has them: integers where they fit, floats otherwise.
+/// Numbers as Kubernetes' JSON reader parses them: integers where they fit, floats otherwise.
 fn numbers(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_u64() && !number.is_i64() => {

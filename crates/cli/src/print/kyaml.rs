@@ -1,14 +1,13 @@
-//! KYAML: YAML with brackets, in which blanks mean nothing and every string is quoted. kubectl prints it since 1.34.
+//! KYAML: YAML with brackets, in which indentation has no meaning and every string is quoted. kubectl supports it since 1.34.
 //!
-//! In: an object. Out: one document, with `---` in front. Keys are bare where no YAML reader takes them for anything but a
-//! string, lists of objects and of lists share their brackets with what is inside (`[{`), and strings of several lines are
-//! folded, one line each.
+//! In: an object. Out: one document, starting with `---`. Keys are unquoted if every YAML reader takes them for strings, lists of
+//! objects and of lists share their brackets with their content (`[{`), and strings of several lines are folded, one line each.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Says whether the environment allows the format, as for kubectl.
+/// Returns whether the environment allows the format, as for kubectl.
 pub(super) fn allowed() -> bool {
     std::env::var("KUBECTL_KYAML").map_or(true, |value| !value.eq_ignore_ascii_case("false"))
 }
@@ -60,7 +59,7 @@ fn node(value: &Value, depth: usize, out: &mut String) {
         }
         Value::String(text) if text.contains('\n') => lines(text, depth + 1, out),
         Value::String(text) => quoted(text, out),
-        // Numbers, truths, null, and what is empty are as in JSON.
+        // Numbers, booleans, null, and empty values are as in JSON.
         other => out.push_str(&other.to_string()),
     }
 }
@@ -78,15 +77,15 @@ fn quoted(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A key in quotes, which stays on its line.
+/// A quoted key, which stays on its line.
 fn one_line(text: &str, out: &mut String) {
     out.push('"');
     text.chars().for_each(|character| escape(character, out));
     out.push('"');
 }
 
-/// A string of several lines, each on its own. Blanks in front of a line are dropped by readers, so the first one that counts is
-/// escaped; other lines get a blank more, so that all of them stay in line.
+/// A string of several lines, each on its own. Readers drop leading blanks of a line, so the first significant one is escaped;
+/// other lines get an additional blank, so that all of them are aligned.
 fn lines(text: &str, depth: usize, out: &mut String) {
     out.push_str("\"\\\n");
     for line in text.split_inclusive('\n') {
@@ -144,12 +143,12 @@ fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();
     }
-    // Go's `%q` escapes exactly what Go does not print.
+    // Go's `%q` escapes exactly the characters that Go does not print.
     apimachinery::go::quote(character.encode_utf8(&mut [0; 4])).chars().nth(1) == Some(character)
 }
 
-/// Says whether a key needs no quotes: letters and digits, with `-`, `.` and `/` inside, and nothing that some reader takes for a
-/// number, a truth, a date or nothing.
+/// Returns whether a key needs no quotes: letters and digits, with `-`, `.` and `/` inside, and nothing that some reader takes
+/// for a number, a boolean, a date or null.
 fn is_plain(key: &str) -> bool {
     let last = key.chars().count().saturating_sub(1);
     let fits = |(place, character): (usize, char)| {
@@ -181,7 +180,7 @@ fn is_number(text: &str) -> bool {
     }
 }
 
-/// `1p5`, `a.8p-2`: a mantissa in base 16 and a power of two.
+/// `1p5`, `a.8p-2`: a hexadecimal mantissa and a power of two.
 fn is_hexadecimal_float(text: &str) -> bool {
     let Some((mantissa, power)) = text.split_once('p') else { return false };
     let digits = mantissa.replacen('.', "", 1);
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_would_misread_is_quoted() {
+    fn ambiguous_keys_are_quoted() {
         for plain in
             ["apps/v1", "app.kubernetes.io/name", "a_b", "v1", "2026-13-01", "1.2.3", "0xg", "1e999", "ключ"]
         {

@@ -1,16 +1,16 @@
-//! Tables: columns as wide as their widest cell, three spaces between, as kubectl prints them.
+//! Tables: columns as wide as their widest cell, with three spaces between them, as kubectl prints them.
 
 /// Between two columns.
 const GAP: usize = 3;
 /// A column with its gap.
 const NARROWEST: usize = 6;
 
-/// Lays rows out; the last column is as long as it is.
+/// Formats rows; the last column is not padded.
 pub(crate) fn align(rows: &[Vec<String>]) -> String {
     lay(rows, &widths(rows), false, &|_, cell| cell.to_owned())
 }
 
-/// Lays rows out with spaces behind the last column too, as `top` does.
+/// Formats rows with spaces after the last column too, as `top` does.
 pub(crate) fn align_wide(rows: &[Vec<String>]) -> String {
     lay(rows, &widths(rows), true, &|_, cell| cell.to_owned())
 }
@@ -23,7 +23,7 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
         .collect()
 }
 
-/// `paint` may dress a cell, by its column; what it adds takes no room.
+/// `paint` may colour a cell, by its column; its additions take no width.
 fn lay(
     rows: &[Vec<String>],
     widths: &[usize],
@@ -44,14 +44,14 @@ fn lay(
     out
 }
 
-/// A table that grows, as watches print it: a row is never narrower than those before.
+/// A growing table, as watches print it: a row is never narrower than earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct Growing {
     widths: Vec<usize>,
 }
 
 impl Growing {
-    /// Adds rows; `paint` dresses cells by their column.
+    /// Adds rows; `paint` colours cells by their column.
     pub(crate) fn add(&mut self, rows: &[Vec<String>], paint: &dyn Fn(usize, &str) -> String) -> String {
         for row in rows {
             self.widths.resize(self.widths.len().max(row.len()), 0);
@@ -63,7 +63,7 @@ impl Growing {
     }
 }
 
-/// One line of text, whatever a cell holds.
+/// One line of text, whatever a cell contains.
 pub(crate) fn cell(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Null => String::new(),

@@ -1,12 +1,12 @@
-//! Text with tabs, laid out in columns as Go's `text/tabwriter` does: kubectl describes everything through it.
+//! Text with tabs, formatted in columns like Go's `text/tabwriter`, which kubectl uses for all descriptions.
 //!
-//! A cell ends with a tab. Neighbouring lines that have a cell in the same column share the column's width; a line without
-//! it ends the column. What stands behind the last tab of a line is as long as it is.
+//! A cell ends with a tab. Adjacent lines with a cell in the same column share the column's width; a line without one ends the
+//! column. The text after the last tab of a line is not padded.
 
 /// Between two columns.
 const GAP: usize = 2;
 
-/// Lays text out.
+/// Formats text.
 pub(crate) fn align(text: &str) -> String {
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     let mut widths: Vec<Vec<usize>> = vec![Vec::new(); lines.len()];
@@ -24,7 +24,7 @@ pub(crate) fn align(text: &str) -> String {
     out
 }
 
-/// Finds the width of a column in every run of lines that have it, and then of the columns inside of the run.
+/// Finds the width of a column in every run of lines that have it, and then of the columns inside the run.
 fn measure(lines: &[Vec<&str>], widths: &mut [Vec<usize>], from: usize, to: usize, column: usize) {
     let has = |line: &Vec<&str>| column + 1 < line.len();
     let mut at = from;
@@ -43,12 +43,12 @@ fn measure(lines: &[Vec<&str>], widths: &mut [Vec<usize>], from: usize, to: usiz
     }
 }
 
-/// Lines with tabs, each at its level.
+/// Lines with tabs, each with its indentation.
 #[derive(Debug, Default)]
 pub(crate) struct Text(String);
 
 impl Text {
-    /// Adds a line, two spaces deeper for each level.
+    /// Adds a line, indented by two spaces for each level.
     pub(crate) fn line(&mut self, level: usize, text: impl AsRef<str>) {
         self.0.extend(std::iter::repeat_n("  ", level));
         self.0.push_str(text.as_ref());

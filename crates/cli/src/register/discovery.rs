@@ -1,8 +1,8 @@
-//! Finds out who the control plane is, with nothing but a bootstrap token: kubeadm's way.
+//! Finds and authenticates the control plane with only a bootstrap token, in kubeadm's way.
 //!
-//! Whoever answers at the address shows `kube-public/cluster-info`, signed with the token's secret: only the control plane that
-//! knows the token can do that. A hash of its certificate authority, told beforehand, makes sure of it even if the token has
-//! leaked. From then on only that authority is trusted.
+//! The server at the address returns `kube-public/cluster-info`, signed with the token's secret: only a control plane that knows
+//! the token can do that. A hash of its certificate authority, given in advance, guarantees this even if the token has leaked.
+//! From then on, only that authority is trusted.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,16 +22,16 @@ use crate::output;
 use crate::token::{is_token, key_hash};
 
 const INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
-/// How long between two attempts.
+/// The pause between two attempts.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A control plane that answers signs its information within moments; after this time it does not know the token.
+/// A control plane that answers signs its information within moments; after this time, it does not know the token.
 const SIGNING: Duration = Duration::from_secs(10);
 /// The information is a few kilobytes.
 const LONGEST: usize = 1 << 20;
-/// Certificates are made valid some minutes before now; a clock that is further off is told at once.
+/// Certificates are valid from some minutes before now; a clock with a larger difference is reported immediately.
 const CLOCK_TOLERANCE_SECONDS: i64 = 4 * 60;
 
-/// How the control plane is found.
+/// How to find the control plane.
 #[derive(Debug)]
 pub(super) struct Discovery {
     url: String,
@@ -41,7 +41,7 @@ pub(super) struct Discovery {
     patience: Duration,
 }
 
-/// A control plane that is known.
+/// A control plane that was found.
 #[derive(Debug)]
 pub(super) struct Discovered {
     pub(super) url: String,
@@ -88,7 +88,7 @@ impl Discovery {
         Ok(Self { url, token: token.to_owned(), hashes, file: file.map(Path::to_owned), patience })
     }
 
-    /// Returns where the control plane is.
+    /// Returns the location of the control plane.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -112,7 +112,7 @@ impl Discovery {
             return Ok(authority);
         }
         check_hash(&authority, &self.hashes)?;
-        // Asked again, now that it is known whom to trust: who answered before may have been anybody in between.
+        // Requested again, now that the authority is known: the first answer may have come from anyone in between.
         let mut closed = Config::new(self.url.parse().context("the address is malformed")?);
         closed.root_cert = Some(certificates(&authority)?);
         let closed = Client::try_from(closed).context("cannot make a client for the control plane")?;
@@ -180,9 +180,9 @@ impl Discovery {
     }
 }
 
-/// Reads an answer to the question for the information.
+/// Parses the answer to the request for the information.
 fn read(head: &http::response::Parts, body: &[u8], token: &str, now: Timestamp) -> Result<String, Wait> {
-    // Told at once: nobody sets the clock while a command waits.
+    // Reported immediately: the clock will not be corrected while a command waits.
     if let Some(problem) = clock_problem(&head.headers, now) {
         return Err(Wait::Wrong(anyhow::anyhow!(problem)));
     }
@@ -194,8 +194,8 @@ fn read(head: &http::response::Parts, body: &[u8], token: &str, now: Timestamp) 
     signed(&map, token).ok_or(Wait::Unsigned)
 }
 
-/// Returns whether a URL has a host, and a port if it has a colon. Without a port it is 443: kubeconfigs leave it out, and so does
-/// what `token create --print-register-command` prints from them.
+/// Returns whether a URL has a host, and a port if it has a colon. The default port is 443: kubeconfigs may omit it, and so does
+/// `token create --print-register-command`.
 fn is_address(url: &str) -> bool {
     let Ok(parsed) = url.parse::<http::Uri>() else { return false };
     parsed.authority().is_some_and(|authority| {
@@ -207,7 +207,7 @@ fn is_address(url: &str) -> bool {
     })
 }
 
-/// Returns what is wrong with the clock of this machine, by that of the server.
+/// Returns what is wrong with the clock of this machine, compared with that of the server.
 fn clock_problem(headers: &http::HeaderMap, now: Timestamp) -> Option<String> {
     let date = headers.get(http::header::DATE)?.to_str().ok()?;
     let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp();
@@ -234,7 +234,7 @@ fn signed(map: &Value, token: &str) -> Option<String> {
     let message = format!("{header}.{}", URL_SAFE_NO_PAD.encode(text));
     let wanted = hmac(secret.as_bytes(), message.as_bytes());
     let given = URL_SAFE_NO_PAD.decode(rest).ok()?;
-    // Compared as digests, so that the time it takes tells nothing.
+    // Digests are compared, so that the time of the comparison reveals nothing.
     (Sha256::digest(&wanted) == Sha256::digest(&given)).then(|| text.to_owned())
 }
 
@@ -289,7 +289,7 @@ pub(super) fn certificates(pem: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
     blocks.collect::<Result<_, _>>().context("the certificate authority is malformed")
 }
 
-/// Says why a control plane that showed the right authority cannot be verified.
+/// Explains why a control plane with the right authority cannot be verified.
 fn explain_trust(error: &anyhow::Error, url: &str) -> anyhow::Error {
     let text = format!("{error:#}");
     let clock = ["NotValidYet", "not valid yet", "Expired", "expired"].iter().any(|sign| text.contains(sign));

@@ -1,4 +1,4 @@
-//! The agent in a Kubernetes member: what `register` installs there, as upstream does, with our image.
+//! The agent in a Kubernetes member: installed by `register` as upstream does, with our image.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) const ACCOUNT: &str = "karmada-agent-sa";
 /// The agent's Deployment, and its roles in the member.
 pub(crate) const AGENT: &str = "karmada-agent";
 
-/// Returns what keeps a new agent out of the member.
+/// Returns what prevents a new agent in the member.
 pub(super) async fn present(member: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let spaces = Api::<Namespace>::all(member.clone());
     let found = spaces.get_opt(namespace).await;
@@ -52,7 +52,7 @@ pub(super) async fn present(member: &Client, namespace: &str) -> anyhow::Result<
     Ok(present)
 }
 
-/// Returns what is created in the member, in that order.
+/// Returns the objects that are created in the member, in this order.
 pub(super) fn manifests(arguments: &Arguments, name: &str, endpoint: &str, kubeconfig: &str) -> Vec<Value> {
     let namespace = &arguments.namespace;
     let labels = json!({ SYSTEM: TRUE });
@@ -91,7 +91,7 @@ fn deployment(arguments: &Arguments, name: &str, endpoint: &str) -> Value {
     command.extend(arguments.agent_flags(name, endpoint, "/etc/kubeconfig/karmada-kubeconfig"));
     command.push(format!("--leader-elect-resource-namespace={}", arguments.namespace));
     let alone = arguments.karmada_agent_replicas <= 1;
-    // One agent needs nobody to take turns with, and then resumes its watches after it was cut off.
+    // A single agent needs no leader election, and then resumes its watches after it was cut off.
     command.push(format!("--leader-elect={}", !alone));
     command.push("--metrics-bind-address=:8080".to_owned());
     command.push("--health-probe-bind-address=0.0.0.0:10357".to_owned());
@@ -160,7 +160,7 @@ async fn create(member: &Client, namespace: &str, object: Value) -> anyhow::Resu
     }
 }
 
-/// Creates an object, or replaces the one that is there.
+/// Creates an object, or replaces the existing one.
 async fn put<K>(objects: &Api<K>, object: Value) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
@@ -200,7 +200,7 @@ async fn rolled_out(member: &Client, namespace: &str, patience: Duration) -> any
     }
 }
 
-/// Removes the agent from the member; returns what did not work.
+/// Removes the agent from the member; returns the errors.
 pub(crate) async fn remove(member: &Client, namespace: &str) -> Vec<anyhow::Error> {
     let client = || member.clone();
     let results = [
@@ -213,7 +213,7 @@ pub(crate) async fn remove(member: &Client, namespace: &str) -> Vec<anyhow::Erro
     results.into_iter().filter_map(Result::err).collect()
 }
 
-/// Deletes an object; fine if it is gone.
+/// Deletes an object; a missing one is ignored.
 pub(crate) async fn delete<K>(objects: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,

@@ -1,4 +1,4 @@
-//! What is believed of a member, played by a script of answers.
+//! Which answers of a member are believed, tested with scripted answers.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use super::*;
 use crate::cache::Take;
 use crate::plan::Kind;
 
-/// What a watch says until it ends.
+/// The events of a watch until it ends.
 type Told = Vec<Result<Event, Error>>;
 
-/// What the member answers, in order; then it does not answer any more.
+/// The member's answers, in order; after the last one, it does not answer.
 #[derive(Default)]
 struct Script {
     lists: Mutex<VecDeque<Result<Page, Error>>>,
     watches: Mutex<VecDeque<Result<Told, Error>>>,
-    /// What it was asked.
+    /// The requests that it got.
     asked: Mutex<Vec<String>>,
 }
 
@@ -91,12 +91,12 @@ impl Stage {
         Follower { cache: self.cache.clone(), place: Place::cluster("m1"), source, pace }
     }
 
-    /// Plays until the member has nothing more to say; returns what is known and what was asked.
+    /// Runs until the member has no more answers. Returns the known state and the requests.
     async fn play(&self) -> (String, Vec<String>) {
         let follower = self.follower();
         let stop = self.stop.clone();
         let running = tokio::spawn(async move { follower.run(&stop).await });
-        // Time is paused: this passes when nothing else can happen, but for members that do not answer.
+        // Time is paused: this passes only when nothing else can happen, except when a member does not answer.
         tokio::time::sleep(SLOW / 2).await;
         self.stop.cancel();
         running.await.unwrap();
@@ -125,7 +125,7 @@ async fn a_watch_that_ends_or_breaks_is_resumed_and_nothing_is_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_member_has_forgotten_is_listed_and_told_as_changes() {
+async fn when_the_history_is_gone_the_list_becomes_changes() {
     let stage = Stage::new()
         .list(page(10, &[("x", 5), ("y", 6)]))
         .watch(vec![Err(Error::Expired)])
@@ -141,7 +141,7 @@ async fn what_the_member_has_forgotten_is_listed_and_told_as_changes() {
         })
         .unwrap()
     {}
-    // The reader comes to the place when it is as it is now: nothing is told twice, nothing is left out.
+    // The reader starts from the current state of the place: no event is repeated, none is left out.
     assert_eq!(told, ["+x", "+z"]);
 }
 
@@ -201,7 +201,7 @@ async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_costs_the_object_or_a_list_and_not_the_cache() {
+async fn an_unreadable_object_costs_itself_or_a_list_but_not_the_cache() {
     let objects = [object("x", 5), json!({"metadata": {"name": "a/b", "resourceVersion": "9"}})];
     let odd = Ok(Page { version: 10, next: String::new(), items: objects.into_iter().collect() });
     let stage = Stage::new()
@@ -225,13 +225,13 @@ async fn a_member_that_does_not_answer_is_marked_while_it_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_falls_silent_is_asked_and_marked_within_two_minutes() {
-    // Its watch stays open and says nothing, and nothing else is answered either: somebody drops the packets.
+    // Its watch stays open and silent, and no other request is answered either: the packets are dropped.
     let stage = Stage::new().list(page(10, &[("x", 5)]));
     let running = tokio::time::timeout(Duration::from_secs(120), stage.follower().run(&stage.stop)).await;
     assert!(running.is_err());
     assert_eq!(*stage.script.asked.lock(), ["list 500", "watch 10", "list 1"]);
     assert_eq!(stage.stale().as_deref(), Some("it does not answer within 5 s"));
-    // One that answers, and merely has nothing to say, is not marked.
+    // A member that answers, and merely has no events, is not marked.
     let stage = Stage::new().list(page(10, &[("x", 5)])).list(page(10, &[("x", 5)]));
     let running = tokio::time::timeout(Duration::from_secs(120), stage.follower().run(&stage.stop)).await;
     assert!(running.is_err());
@@ -240,7 +240,7 @@ async fn a_member_that_falls_silent_is_asked_and_marked_within_two_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_needs_room_before_it_is_in_the_cache() {
+async fn objects_need_room_before_they_are_in_the_cache() {
     let large = |name: &str| {
         let mut object = object(name, 5);
         object["data"] = json!({"a": "x".repeat(400 << 10)});
@@ -262,7 +262,7 @@ async fn what_is_read_needs_room_before_it_is_in_the_cache() {
     let (known, _) = stage.play().await;
     assert_eq!(known, "");
     assert_eq!(stage.stale().as_deref(), Some("the caches are full: they may hold 1 MiB"));
-    // What is known is not read a second time: the same list again needs no room.
+    // Known objects are not read a second time: the same list again needs no room.
     let again = Ok(first(""));
     let stage = Stage::new().list(Ok(first(""))).watch(vec![Err(Error::Expired)]).list(again);
     assert_eq!(stage.play().await.0, "a@5 b@5");

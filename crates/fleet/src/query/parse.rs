@@ -1,14 +1,14 @@
 //! From a text to the terms of a query.
 //!
-//! A term is `field:pattern` (or `field=pattern`), `field!=pattern`, or for `age` a comparison. Patterns may have `*` and `?`,
-//! and several of them, separated by commas, mean any of them. A word without a field is looked for in names. Quotes keep
+//! A term is `field:pattern` (or `field=pattern`), `field!=pattern`, or for `age` a comparison. Patterns may contain `*` and `?`;
+//! several of them, separated by commas, match if any of them does. A word without a field is searched in names. Quotes keep
 //! spaces together.
 
 use std::time::Duration;
 
-/// The longest query that is read.
+/// The longest accepted query.
 const LONGEST: usize = 4096;
-/// The names of the fields, for whoever mistypes one.
+/// The names of the fields, for the message about a misspelt one.
 const FIELDS: &str = "kind, cluster, namespace, name, status, image, node, label, age";
 
 /// Why a query cannot be answered.
@@ -30,7 +30,7 @@ pub enum Error {
     Long,
 }
 
-/// What objects are asked about.
+/// The fields of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Kind,
@@ -52,7 +52,7 @@ pub struct Term {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum What {
     Matches(Field, Vec<String>),
-    /// A label, and the patterns of its value; without any, that it is there.
+    /// A label, and the patterns for its value; without patterns, it only has to exist.
     Label(String, Vec<String>),
     Younger {
         than: Duration,
@@ -67,7 +67,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Reads a query; an empty one means everything.
+    /// Parses a query; an empty one matches everything.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long);
@@ -76,7 +76,7 @@ impl Query {
         Ok(Self { terms })
     }
 
-    /// Returns the one namespace that is asked about, if it is one.
+    /// Returns the namespace of the query, if it names exactly one.
     pub fn namespace(&self) -> Option<&str> {
         self.terms.iter().find_map(|term| match &term.what {
             What::Matches(Field::Namespace, patterns) if !term.not => match patterns.as_slice() {
@@ -87,7 +87,7 @@ impl Query {
         })
     }
 
-    /// Says whether a kind is asked about, by any of its names.
+    /// Returns whether the query includes a kind, by any of its names.
     pub fn wants_kind(&self, kind: &crate::Kind, names: &[String]) -> bool {
         let own =
             [kind.kind.to_lowercase(), kind.plural.to_lowercase(), format!("{}.{}", kind.plural, kind.group)];
@@ -111,7 +111,7 @@ impl Query {
     }
 }
 
-/// Says whether a text fits a pattern in which `*` stands for anything and `?` for one character.
+/// Returns whether a text matches a pattern in which `*` stands for any text and `?` for one character.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut place, mut star) = (0_usize, 0_usize, None);
@@ -125,7 +125,7 @@ pub(super) fn glob(pattern: &str, text: &str) -> bool {
                 at = at.saturating_add(1);
                 place = place.saturating_add(1);
             }
-            // The last star takes one character more.
+            // The last star matches one character more.
             _ => match star {
                 Some((after, from)) => {
                     at = after.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Answers a query from the caches, a piece at a time: whoever writes to a cache never waits for a long query to be answered.
+//! Answers a query from the caches in small pieces, so that writers of a cache never wait for a long query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::cache::{Cache, Found, Place};
 use crate::entry::Entry;
 use crate::index::Field as Word;
 
-/// How many objects are taken from a cache in one piece.
+/// How many objects are read from a cache in one piece.
 const PIECE: usize = 4096;
 
-/// In which order objects are shown; within it, and by default, by kind, cluster, namespace and name.
+/// The order of the results; within it, and by default, they are ordered by kind, cluster, namespace and name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
     #[default]
@@ -38,16 +38,16 @@ impl Order {
     }
 }
 
-/// How much of the answer is wanted.
+/// The requested part of the answer.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
     pub order: Order,
     pub limit: usize,
-    /// What an answer before this one said.
+    /// The token from the previous answer.
     pub after: String,
 }
 
-/// An object that was found.
+/// An object in the result.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub cache: Arc<Cache>,
@@ -57,9 +57,9 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Answer {
     pub rows: Vec<Row>,
-    /// What to ask for the next page with.
+    /// The token for the next page.
     pub next: Option<String>,
-    /// How many objects were looked at.
+    /// How many objects were checked.
     pub looked_at: usize,
 }
 
@@ -70,14 +70,14 @@ struct Token {
     /// The place, as in resource versions.
     cluster: String,
     key: String,
-    /// For orders that are made after everything was found.
+    /// For orders that need the complete result.
     skip: usize,
 }
 
-/// Answers a query. `seen` tells whether the objects of a cluster may be shown.
+/// Answers a query. `seen` returns whether the objects of a cluster may be shown.
 ///
 /// # Errors
-/// If the token of the page before is not one of ours.
+/// If the token of the previous page is not one of ours.
 pub fn run(
     query: &Query,
     caches: &[Arc<Cache>],
@@ -156,14 +156,14 @@ fn run_in(
     Ok(answer)
 }
 
-/// Caches are asked in the order of these.
+/// The order in which caches are searched.
 fn kind_name(cache: &Cache) -> String {
     let kind = &cache.kind;
     format!("{}/{}/{}", kind.group, kind.version, kind.plural)
 }
 
-/// Returns the next objects of a place that can match, sorted, and whether they may be old: from the index of a word where that leaves out
-/// at least half of them.
+/// Returns the next objects of a place that can match, sorted, and whether they may be stale: from the index of a word, if that
+/// leaves out at least half of them.
 fn candidates(
     query: &Query,
     cache: &Cache,
@@ -207,7 +207,7 @@ fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp) -> bool {
     let (namespace, name) = entry.names();
     let any = |patterns: &[String], text: &str| patterns.iter().any(|pattern| glob(pattern, text));
     let is = match &term.what {
-        // Decided before.
+        // Already decided.
         What::Matches(Field::Kind | Field::Cluster, _) => return true,
         What::Matches(Field::Namespace, patterns) => any(patterns, namespace),
         What::Matches(Field::Name, patterns) => any(patterns, name),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_seen_is_not_found() {
+    fn objects_that_the_caller_may_not_see_are_not_found() {
         let now = jiff::Timestamp::now();
         let answer =
             run(&Query::default(), &caches(), |_, cluster| cluster == "us-1", now, &Page::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What readers are promised: every event of a place once, in order, from any version that the log still reaches.
+//! The guarantees for readers: every event of a place once, in order, from any version that the log still reaches.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn place(cluster: &str) -> Place {
     Place::cluster(cluster)
 }
 
-/// Brings a place with objects `name@revision`.
+/// Adds a place with objects `name@revision`.
 fn bring(cache: &Cache, cluster: &str, at: u64, objects: &[(&str, u64)]) {
     cache.expect(&place(cluster));
     cache
@@ -33,7 +33,7 @@ fn bring(cache: &Cache, cluster: &str, at: u64, objects: &[(&str, u64)]) {
         .unwrap();
 }
 
-/// Tells everything that is ready, as `+m1:x@5` (came), `~` (changed), `-` (went).
+/// Returns everything that is ready, as `+m1:x@5` (added), `~` (changed), `-` (deleted).
 fn ready(watch: &mut Watch) -> Result<Vec<String>, Lost> {
     let mut told = Vec::new();
     while watch.tell_ready(&mut |event: Told, _: &Versions| {
@@ -106,7 +106,7 @@ async fn places_come_and_go() {
 }
 
 #[tokio::test]
-async fn what_changes_while_the_beginning_is_told_is_told_once() {
+async fn a_change_during_the_initial_events_is_sent_once() {
     let cache = cache();
     let many: Vec<String> = (0..3 * BATCH).map(|number| format!("n{number:04}")).collect();
     let objects: Vec<(&str, u64)> = many.iter().map(|name| (name.as_str(), 5)).collect();
@@ -129,7 +129,8 @@ async fn what_changes_while_the_beginning_is_told_is_told_once() {
             break;
         }
         if round < 4 {
-            // Before and behind what has been read: changed, gone, new; and a place that comes, one that goes and comes again.
+            // Before and after the reader's position: changed, deleted, new; and a place that is added, one that is removed and
+            // added again.
             for (name, gone) in
                 [("n0001", false), ("n0700", false), ("n0002", true), ("n0701", true), ("n0002x", false)]
             {
@@ -164,7 +165,7 @@ async fn what_changes_while_the_beginning_is_told_is_told_once() {
             }
         };
         while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
-        // Of places that the version does not name, nothing is said to have gone.
+        // For places that the version does not name, no deletions are sent.
         state.retain(|key, _| expected.contains_key(key) || version.get(&Place::parse(&key[..2])).is_some());
         assert_eq!(state, expected, "from {version:?}");
     }
@@ -180,7 +181,7 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
         let mut tell = |event: Told, after: &Versions| {
             apply(&mut state, &event);
             let around = after.around(&event.place);
-            // What clients are shown of it means the same, and an object that is there has its own version.
+            // The version that clients see is equivalent, and an existing object has its own version.
             let text = match (&event.new, &event.old) {
                 (Some(new), _) => {
                     let text = around.there(new.revision);
@@ -199,7 +200,7 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
     bring(&cache, "m2", 20, &[("a", 1), ("b", 2), ("c", 3)]);
     read();
     cache.put(&place("m1"), entry("x", 11)).unwrap();
-    // A list after a gap: one is new, one has changed, one is gone.
+    // A list after a gap: one object is new, one has changed, one is gone.
     cache.replace(&place("m2"), 30, vec![entry("a", 1), entry("b", 25), entry("d", 26)]).unwrap();
     cache.remove(&place("m1"), &entry("x", 12));
     cache.put(&place("m2"), entry("d", 31)).unwrap();
@@ -224,7 +225,7 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
     }
 }
 
-/// Says whether a place was being told when a version was.
+/// Returns whether a place was being sent when a version was.
 fn is_in_part(version: &Versions) -> bool {
     version.iter().any(|(_, at)| at == Versions::IN_PART)
 }
@@ -272,14 +273,14 @@ async fn what_was_taken_back_is_told_to_nobody_and_does_not_count_when_it_leaves
         cache.replace(&m1, 5, vec![entry("x", 3)]).unwrap();
         let after = |at| Watch::begin(&cache, Start::After(Versions::of(&m1, at)));
         assert!(ready(&mut after(5).await.unwrap()).unwrap().is_empty(), "a log of {log}");
-        // The events from before leave a short log.
+        // The earlier events leave a short log.
         for revision in 6..9 {
             cache.put(&m1, entry("x", revision)).unwrap();
         }
         assert_eq!(ready(&mut after(7).await.unwrap()).unwrap(), ["~m1:x@8"], "a log of {log}");
         let then = cache.list_at(&Versions::of(&m1, 7), "", None, |_, _| crate::cache::Take::Yes).unwrap();
         assert_eq!(then.found.len(), 1);
-        // Given up and taken on again: a new cluster of the same name.
+        // Removed and added again: a new cluster with the same name.
         cache.forget(&m1);
         bring(&cache, "m1", 2, &[("x", 1)]);
         assert!(ready(&mut after(2).await.unwrap()).unwrap().is_empty(), "a log of {log}");
@@ -354,7 +355,7 @@ async fn whoever_broke_off_while_a_place_came_or_went_lists_again() {
         versions
     };
     let came = versions(&mut watch);
-    // What the reader was told of goes before the reader comes back, and nobody could tell it.
+    // The objects that the reader got are deleted before it comes back, and the log no longer has these events.
     cache.remove(&place("m2"), &entry("x", 8));
     let after = |version: &Versions| Watch::begin(&cache, Start::After(version.clone()));
     assert_eq!(after(&came[0]).await.unwrap_err(), Lost::Behind(place("m2")));
@@ -365,7 +366,7 @@ async fn whoever_broke_off_while_a_place_came_or_went_lists_again() {
     let went = versions(&mut watch);
     assert_eq!(after(&went[0]).await.unwrap_err(), Lost::Gone(place("m2")));
     assert!(ready(&mut after(&went[1]).await.unwrap()).unwrap().is_empty());
-    // It comes again as it was, and the reader has been told that a part of it went.
+    // It is added again unchanged, and the reader has been told that a part of it was deleted.
     bring(&cache, "m2", 9, &[("y", 6), ("z", 9)]);
     assert_eq!(after(&went[0]).await.unwrap_err(), Lost::Behind(place("m2")));
     assert_eq!(ready(&mut after(&went[1]).await.unwrap()).unwrap(), ["+m2:y@6", "+m2:z@9"]);
@@ -385,7 +386,7 @@ async fn what_is_told_at_once_is_bounded_and_nothing_is_held_between() {
     cache.expect(&place("m1"));
     cache.replace(&place("m1"), 10, many.iter().map(|name| large(name, 5)).collect()).unwrap();
     let mut watch = from(&cache, Start::Everything).await;
-    /// Reads one piece: how many events, and the bytes of their objects.
+    /// Reads one piece. Returns the number of events, and the bytes of their objects.
     fn piece(watch: &mut Watch) -> (usize, usize) {
         let (mut events, mut bytes) = (0, 0);
         let mut tell = |event: Told, _: &Versions| {
@@ -416,7 +417,7 @@ async fn what_is_told_at_once_is_bounded_and_nothing_is_held_between() {
     cache.forget(&place("m1"));
     let (first, bytes) = piece(&mut watch);
     assert!(bytes <= MOST, "what goes with its place: {bytes} bytes at once");
-    // A piece has been told, and the log forgets the rest: nobody else may keep it.
+    // A piece has been sent, and the log drops the rest: nothing else may keep it.
     cache.state.write().log.clear();
     cache.state.write().first += 1000;
     assert!(known.upgrade().is_none() && first < many.len());

@@ -31,13 +31,13 @@ const TOO_LARGE_REST: Duration = Duration::from_secs(30);
 /// How many objects of a cluster a list may show before it is aborted.
 const LIST_LIMIT: usize = 1_000_000;
 
-/// What an object of another cluster may take once it is read. The largest that etcd stores has 1.5 MiB, and ordinary objects become
-/// twenty to thirty times their size. One of small parts becomes hundreds of times its size: it is passed over.
+/// The limit for the parsed form of another cluster's object. The largest that etcd stores has 1.5 MiB, and ordinary objects
+/// become twenty to thirty times their size. An object of many small parts becomes hundreds of times its size: it is skipped.
 const OBJECT_WEIGHT: usize = 64 << 20;
-/// Objects up to this size are not weighed: nothing becomes so many times its size that it matters.
+/// Objects up to this size are not estimated: none grows so much that it matters.
 const SMALL: usize = 16 << 10;
-/// Objects of other clusters that weigh more are read one at a time, whichever copy they are for: the estimate is made for trees, and
-/// some types have much larger parts.
+/// Larger objects of other clusters are parsed one at a time, whichever copy they are for: the estimate is made for JSON values,
+/// and some types have much larger parts.
 const HEAVY_WEIGHT: usize = 8 << 20;
 static HEAVY: Semaphore = Semaphore::const_new(1);
 
@@ -56,7 +56,7 @@ enum End {
     Failed {
         after_list: bool,
     },
-    /// What the server sends is too large; the next try is with smaller pages, if there are any.
+    /// The server sends more than the limit; the next attempt uses smaller pages, if possible.
     TooLarge {
         last_try: bool,
     },
@@ -75,10 +75,10 @@ impl End {
     }
 }
 
-/// What to do with an object.
+/// The decision about an object.
 #[derive(Debug)]
 pub(super) enum Fit {
-    /// Read it, and keep this meanwhile.
+    /// Parse it, and keep this until then.
     Read(Option<SemaphorePermit<'static>>),
     PassOver,
 }
@@ -95,8 +95,8 @@ macro_rules! unless_ended {
 }
 
 impl<T> Mirror<T> {
-    /// Follows a collection until told to stop. Subscribers are dropped then: they often hold a reference to
-    /// the owner of this mirror.
+    /// Follows a collection until it is stopped. Then subscribers are dropped: they often hold a reference to the owner of this
+    /// mirror.
     pub async fn follow<K>(
         &self,
         api: Api<K>,
@@ -108,7 +108,7 @@ impl<T> Mirror<T> {
     {
         let api = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
         let mut failures = 0;
-        // Up to where everything is known.
+        // The revision up to which everything is known.
         let mut position = None;
         loop {
             let Err(end) = self.live(&api, &config, &stop, &convert, &mut position).await;
@@ -179,8 +179,8 @@ impl<T> Mirror<T> {
     }
 
     /// Lists a collection, unless everything up to a position is known, and follows it until the watch fails. Without a
-    /// [`Witness`] the next life begins with a list again: resuming at the last revision would miss everything if the server was
-    /// restored to an older one.
+    /// [`Witness`], the next attempt begins with a list again: resuming at the last revision would miss everything if the server
+    /// was restored to an older one.
     async fn live<K>(
         &self,
         api: &Api<Undecoded>,
@@ -217,8 +217,7 @@ impl<T> Mirror<T> {
             let began = Instant::now();
             loop {
                 let event = unless_ended!(self, stop, tokio::time::timeout(SILENCE, events.next()));
-                // A server ends a watch now and then, and nothing is lost. A broken connection ends it in the
-                // same way.
+                // A server ends a watch now and then, and no event is lost. A broken connection ends it in the same way.
                 let Ok(Some(event)) = event else { break };
                 match event.map_err(|error| End::of(&error, &self.page, true))? {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -240,7 +239,8 @@ impl<T> Mirror<T> {
                 }
                 *position = Some(at.clone());
             }
-            // Once is no matter. A server, or a proxy before it, that ends every watch at once would be asked as often as it answers.
+            // Once is harmless. But a server, or a proxy in front of it, that ends every watch immediately would be asked again
+            // without a pause.
             let ended_early = began.elapsed() < FIRST_REST;
             if ended_early && ends_early {
                 unless_ended!(self, stop, tokio::time::sleep(FIRST_REST));
@@ -249,7 +249,7 @@ impl<T> Mirror<T> {
         }
     }
 
-    /// Lists a collection, which replaces what was known; returns its revision.
+    /// Lists a collection, which replaces the known state; returns its revision.
     async fn list<K>(
         &self,
         api: &Api<Undecoded>,
@@ -294,8 +294,8 @@ impl<T> Mirror<T> {
         }
     }
 
-    /// Returns whether an object can be read, as soon as it is its turn. One of another cluster that would take too much is passed over,
-    /// as others that cannot be read are; code that needs it reads it from the API and gets the error.
+    /// Waits until an object may be parsed; returns whether it can be. An object of another cluster that would take too much
+    /// memory is skipped, like other unreadable ones; code that needs it reads it from the API and gets the error.
     pub(super) async fn fit(&self, object: &Undecoded) -> Fit {
         if self.room.is_none() || object.size() <= SMALL {
             return Fit::Read(None);
@@ -319,7 +319,7 @@ impl<T> Mirror<T> {
         }
     }
 
-    /// A list is about to be asked for: it will show everything that was written before now.
+    /// A list is about to be requested: it will show everything that was written before now.
     pub(super) fn begin_list(&self) {
         self.state.write().listing = Some(Listing::default());
     }
@@ -418,8 +418,7 @@ fn earlier(known: &str, vouched: u64) -> String {
     }
 }
 
-/// Returns how long to wait after this many failures in a row; a fifth of it is random, so that not all
-/// copies come back at once.
+/// Returns how long to wait after this many failures in a row; a fifth of it is random, so that not all copies return at once.
 pub(super) fn rest_after(failures: u32) -> Duration {
     let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
     let chance = std::hash::RandomState::new().hash_one(failures) % 1024;

@@ -1,4 +1,4 @@
-//! What a copy believes: lists, events and own answers in every order, room, packing.
+//! What a copy accepts: lists, events and answers to our own writes in every order, memory limits, packing.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -12,7 +12,7 @@ fn map(name: &str, version: &str) -> ConfigMap {
     map
 }
 
-/// A mirror of versions, and what its subscriber was told: the versions before and after.
+/// A mirror of versions, and the changes its subscriber got: the versions before and after.
 fn mirror() -> (Mirror<String>, Arc<Mutex<Vec<String>>>) {
     let (mirror, told) = (Mirror::<String>::default(), Arc::new(Mutex::new(Vec::new())));
     let saying = told.clone();
@@ -78,7 +78,7 @@ fn finding_25_a_list_with_older_revisions_replaces_what_is_known() {
 }
 
 #[test]
-fn what_is_written_while_a_list_is_on_its_way_is_newer_than_the_list() {
+fn writes_during_a_list_are_newer_than_the_list() {
     let (mirror, told) = mirror();
     apply(&mirror, "5");
     mirror.begin_list();
@@ -136,7 +136,7 @@ fn a_copy_keeps_no_more_than_there_is_room_for() {
 }
 
 #[test]
-fn of_two_answers_the_newer_one_stays() {
+fn the_newer_of_two_answers_stays() {
     let (mirror, told) = mirror();
     let key = Key::new("", "a");
     mirror.put(&key, "7", Arc::new("7".to_owned()));

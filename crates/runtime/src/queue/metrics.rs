@@ -12,12 +12,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use super::Outcome;
 use crate::metrics::{Counters, Gauges, Histograms, add};
 
-/// Seconds from ten nanoseconds to a quarter of an hour, as Go's queues.
+/// Seconds from ten nanoseconds to a quarter of an hour, as in Go's queues.
 fn waits() -> Histogram {
     Histogram::new(exponential_buckets(1e-8, 10.0, 12))
 }
 
-/// As controller-runtime: fine below a second, coarse up to a minute.
+/// As in controller-runtime: fine below a second, coarse up to a minute.
 fn attempts() -> Histogram {
     Histogram::new([
         0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,

@@ -1,5 +1,5 @@
-//! What a namespace's LimitRanges say about new pods and claims: containers get the defaults, and whoever asks for too
-//! little or too much is refused, in kube-apiserver's words.
+//! Applies a namespace's LimitRanges to new pods and claims: containers get the defaults, and requests that are too small or too
+//! large are refused, in kube-apiserver's words.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
@@ -81,7 +81,7 @@ impl Admit for Limits {
 
 const CONTAINERS: [(&str, &str); 2] = [("containers", "container"), ("initContainers", "init container")];
 
-/// Gives containers what they do not ask for themselves, and says so in an annotation.
+/// Gives containers the default requests and limits, and records this in an annotation.
 fn fill(pod: &mut Value, limits: &[Value]) {
     let mut told = Vec::new();
     for (field, word) in CONTAINERS {
@@ -112,7 +112,7 @@ fn fill(pod: &mut Value, limits: &[Value]) {
     }
 }
 
-/// What somebody asks for, and at most.
+/// The requests and limits of an object.
 struct Asked<'a> {
     request: &'a dyn Fn(&str) -> Option<Quantity>,
     limit: &'a dyn Fn(&str) -> Option<Quantity>,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_too_little_or_too_much_is_told() {
+    fn requests_outside_of_the_limits_are_refused() {
         let faults = |cpu: &str| {
             faults_of_pod(&pod(json!({"requests": {"cpu": cpu}, "limits": {"cpu": "500m"}})), &limits())
         };

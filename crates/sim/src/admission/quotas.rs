@@ -1,7 +1,7 @@
-//! Refuses what a namespace's quotas leave no room for, and takes the room of what is let in.
+//! Refuses objects that exceed a namespace's quotas, and charges the others.
 //!
-//! As in kube-apiserver, the usage that a quota's status shows is raised before the object is stored, so that two that come
-//! at once cannot share the last place; the controller puts it right if the object does not come after all.
+//! As in kube-apiserver, the usage in a quota's status is raised before the object is stored, so that two concurrent objects
+//! cannot share the last place. If the object is not stored after all, the controller corrects the usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
@@ -28,7 +28,7 @@ pub(crate) struct Quotas {
     server: OnceLock<Weak<Server>>,
 }
 
-/// Whose growth counts; of everything else only the number.
+/// Kinds whose updates can increase the usage; other kinds count only by number.
 const GROWING: [&str; 3] = ["pods", "services/specs", "persistentvolumeclaims"];
 
 impl Quotas {
@@ -38,7 +38,7 @@ impl Quotas {
 
     async fn judge(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
         let Some(server) = self.server.get().and_then(Weak::upgrade) else { return Ok(()) };
-        // Nearly always there is none.
+        // Nearly always there are none.
         let prefix = format!("{}/", attributes.namespace);
         let has_quota =
             server.store.snapshot("resourcequotas").iter().any(|entry| entry.name.starts_with(&prefix));
@@ -47,7 +47,7 @@ impl Quotas {
         let resource_kind = &attributes.kind.resource;
         let refuse = |why: String| Status::forbidden(resource_kind, attributes.name, &why);
         let quotas = executor.list(kinds::Kind::Quota, attributes.namespace);
-        // All have to agree before one is charged.
+        // All quotas must agree before one is charged.
         for quota in &quotas {
             charge(quota, resource_kind, object, attributes.old).map_err(refuse)?;
         }
@@ -102,8 +102,8 @@ impl Admit for Quotas {
     }
 }
 
-/// Returns what a quota's usage becomes when an object comes or grows; `None` if it stays as it is. The error says why the
-/// object cannot come.
+/// Returns a quota's new usage when an object is created or grows; `None` if it does not change. The error says why the object is
+/// refused.
 fn charge(
     quota: &Value,
     resource_kind: &GroupResource,
@@ -115,7 +115,7 @@ fn charge(
         return Ok(None);
     }
     let Some(hard) = quota.pointer("/status/hard").and_then(Value::as_object) else { return Ok(None) };
-    // An object that comes into the scope of the quota is new to it.
+    // An object that enters the scope of the quota counts as new.
     let counted = old.filter(|old| covers(quota, resource_kind, old));
     let mut asked: BTreeMap<&str, Quantity> = BTreeMap::new();
     for resource in hard.keys() {
@@ -165,7 +165,7 @@ fn charge(
     Ok(Some(used))
 }
 
-/// Where CPU or memory is limited, every container has to say what it needs.
+/// If CPU or memory is limited, every container must set it.
 fn specified<'a>(pod: &Value, limited: impl Iterator<Item = &'a str>) -> Result<(), String> {
     const CHECKED: [&str; 6] =
         ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_in_takes_its_room() {
+    fn an_admitted_object_is_charged() {
         let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
         let used = charge(&quota, &pods(), &pod(Some("250m")), None).expect("room").expect("charged");
         assert_eq!(used, json!({"pods": "2", "cpu": "750m"}));
     }
 
     #[test]
-    fn what_exceeds_a_quota_is_refused_in_the_words_of_the_original() {
+    fn an_object_beyond_a_quota_is_refused_in_kube_apiservers_words() {
         let full = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "2", "cpu": "500m"}));
         assert_eq!(
             charge(&full, &pods(), &pod(Some("750m")), None).expect_err("refused"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_the_scope_of_a_quota_is_charged() {
+    fn an_object_that_enters_the_scope_of_a_quota_is_charged() {
         let mut quota = quota(json!({"pods": "1"}), json!({"pods": "0"}));
         quota["spec"]["scopes"] = json!(["Terminating"]);
         let before = pod(Some("250m"));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrinks_or_is_not_counted_passes() {
+    fn shrinking_and_uncounted_objects_are_admitted() {
         let full = quota(json!({"services.nodeports": "1"}), json!({"services.nodeports": "1"}));
         let services = GroupResource::new("", "services");
         let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{"port": 80}]}});

@@ -1,7 +1,7 @@
 //! HorizontalPodAutoscalers: as many replicas as the load needs.
 //!
-//! The load is what was set for the pods; without one they idle. Resource metrics only; the default policies for going up are
-//! not limited, going down waits for the stabilisation window since the last change.
+//! The load is the one that was set for the pods; without one they idle. Only resource metrics are supported. With the default
+//! policies, scaling up is not limited, and scaling down waits for the stabilisation window since the last change.
 
 use apimachinery::conditions;
 use apimachinery::quantity::Quantity;
@@ -60,7 +60,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
         }
     }
     status["currentReplicas"] = json!(current);
-    let Some(wish) = desired.filter(|_| current > 0) else {
+    let Some(wanted) = desired.filter(|_| current > 0) else {
         let message = if current == 0 {
             "scaling is disabled since the replica count of the target is zero"
         } else {
@@ -85,7 +85,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     );
     let least = number(scaler, "/spec/minReplicas").unwrap_or(1);
     let most = number(scaler, "/spec/maxReplicas").unwrap_or(1);
-    let (limited, limit) = autoscaling::limited(wish, least, most);
+    let (limited, limit) = autoscaling::limited(wanted, least, most);
     let (value, reason, message) = match limit {
         Limit::TooMany => {
             ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count")
@@ -139,7 +139,7 @@ fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reaso
     conditions::set(status, conditions::condition(kind, value, reason, message), &stamp(view.now));
 }
 
-/// Returns the replicas that a metric asks for, and how its current value is shown.
+/// Returns the replicas that a metric requires, and the text of its current value.
 fn judge(
     usage: &Usage,
     metric: &Value,
@@ -160,7 +160,7 @@ fn judge(
     let samples: Samples = pods.iter().map(sample).collect();
     let pods: Vec<Pod> = pods.iter().map(Pod::read).collect();
     let workload = Workload { replicas: i32::try_from(current).ok()?, calibration: 1.0, pods: &pods };
-    // A load that is set acts at once: nobody waits until a pod has warmed up.
+    // A load acts immediately, without a warm-up time for pods.
     let settings = Settings {
         cpu_initialization: SignedDuration::ZERO,
         readiness_delay: SignedDuration::ZERO,
@@ -194,7 +194,7 @@ mod tests {
     use crate::trouble::{Load, Troubles};
     use crate::view::fake::with_view;
 
-    fn wish(milli_cpu: u64) -> Vec<i64> {
+    fn replicas_at(milli_cpu: u64) -> Vec<i64> {
         let pod = |name: &str| {
             json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"app": "web"}},
             "spec": {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}, "status": {"phase": "Running",
@@ -227,9 +227,9 @@ mod tests {
 
     #[test]
     fn replicas_follow_the_load_within_their_limits() {
-        assert_eq!(wish(200), [4]);
-        assert_eq!(wish(100), Vec::<i64>::new());
-        assert_eq!(wish(10_000), [6]);
-        assert_eq!(wish(0), [1]);
+        assert_eq!(replicas_at(200), [4]);
+        assert_eq!(replicas_at(100), Vec::<i64>::new());
+        assert_eq!(replicas_at(10_000), [6]);
+        assert_eq!(replicas_at(0), [1]);
     }
 }

@@ -55,8 +55,8 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns the pods whose eviction was granted but has not begun, and when to look at them again. Whoever is still there
-/// after two minutes was not evicted after all.
+/// Returns the pods whose eviction was granted but has not begun, and when to check them again. A pod that still exists after two
+/// minutes was not evicted after all.
 fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Value>, Option<Step>) {
     let granted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
     let mut left = Map::new();
@@ -75,9 +75,9 @@ fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Va
     (left, again)
 }
 
-/// Returns how many pods their controllers want together.
+/// Returns how many pods their controllers want in total.
 fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
-    let mut wishes: BTreeMap<String, i64> = BTreeMap::new();
+    let mut desired: BTreeMap<String, i64> = BTreeMap::new();
     let mut loose = 0;
     for pod in pods {
         let Some(owner) = pod.controller() else {
@@ -91,10 +91,10 @@ fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
         {
             controller = deployment;
         }
-        let wish = number(&controller, "/spec/replicas").unwrap_or(1);
-        wishes.insert(controller.uid().to_owned(), wish);
+        let replicas = number(&controller, "/spec/replicas").unwrap_or(1);
+        desired.insert(controller.uid().to_owned(), replicas);
     }
-    loose + wishes.values().sum::<i64>()
+    loose + desired.values().sum::<i64>()
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     use crate::view::fake::with_view;
 
     #[test]
-    fn what_is_above_the_minimum_may_go() {
+    fn pods_above_the_minimum_may_be_evicted() {
         let pod = |name: &str, ready: &str| {
             json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"a": "b"}},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}})

@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims: bound to a volume that fits, or to a new one if the storage class makes volumes.
+//! PersistentVolumeClaims: bound to a matching volume, or to a new one if the storage class provisions volumes.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
     let mut volumes = view.objects.list(Kind::Volume, "");
     volumes.retain(|volume| fits(claim, volume));
     volumes.sort_by_key(|volume| (amount(text(volume, "/spec/capacity/storage")), volume.name().to_owned()));
-    // One that was made or reserved for this claim comes first.
+    // A volume that was provisioned or reserved for this claim comes first.
     let reserved = volumes.iter().find(|volume| text(volume, "/spec/claimRef/name") == claim.name());
     if let Some(volume) = reserved.or(volumes.first()) {
         return bind(claim, volume);
@@ -50,7 +50,7 @@ pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
     }
 }
 
-/// Decides about a volume: frees or removes it when its claim is gone.
+/// Decides about a volume: releases or removes it when its claim is gone.
 pub(crate) fn decide_volume(view: &View<'_>, volume: &Value) -> Vec<Step> {
     if volume.is_deleting() {
         return Vec::new();
@@ -76,7 +76,7 @@ pub(crate) fn decide_volume(view: &View<'_>, volume: &Value) -> Vec<Step> {
     vec![Step::status(Kind::Volume, volume, status)]
 }
 
-/// Says why a pod cannot be placed because of its claims.
+/// Returns why a pod's claims prevent its scheduling.
 pub(crate) fn unbound(objects: &dyn Objects, pod: &Value) -> Option<String> {
     for volume in list(pod, "/spec/volumes") {
         let claim = text(volume, "/persistentVolumeClaim/claimName");
@@ -112,7 +112,7 @@ fn fits(claim: &Value, volume: &Value) -> bool {
             >= amount(text(claim, "/spec/resources/requests/storage"))
 }
 
-/// Ties claim and volume together, as far as they are not.
+/// Binds claim and volume to each other, where they are not yet.
 fn bind(claim: &Value, volume: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
     if text(volume, "/spec/claimRef/uid") != claim.uid() {

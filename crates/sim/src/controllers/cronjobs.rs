@@ -10,7 +10,7 @@ use crate::objects::{Object, after, controlled_by, flag, is_true, list, map_at, 
 use crate::plan::{Step, Tell};
 use crate::view::View;
 
-/// How far back missed runs are looked for, in seconds.
+/// How far back missed runs are searched, in seconds.
 const LONGEST_WALK: i64 = 10 * 24 * 3600;
 
 const SOURCE: &str = "cronjob-controller";
@@ -86,7 +86,7 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns the moment a Job is due for, if one is; sets the timer for the next.
+/// Returns the time for which a Job is due, if one is; sets the timer for the next.
 fn schedule(view: &View<'_>, cron: &Value, steps: &mut Vec<Step>) -> Option<Timestamp> {
     if flag(cron, "/spec/suspend") {
         return None;
@@ -100,7 +100,7 @@ fn schedule(view: &View<'_>, cron: &Value, steps: &mut Vec<Step>) -> Option<Time
     let mut from = time(cron, "/status/lastScheduleTime")
         .or_else(|| time(cron, "/metadata/creationTimestamp"))
         .unwrap_or(now);
-    // Only the last of what was missed counts: no need to walk through years, whatever the deadline.
+    // Of the missed runs, only the last counts: there is no need to walk through years, whatever the deadline is.
     let deadline =
         number(cron, "/spec/startingDeadlineSeconds").unwrap_or(LONGEST_WALK).clamp(0, LONGEST_WALK);
     from = from.max(after(now, -deadline));

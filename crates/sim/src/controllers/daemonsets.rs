@@ -1,4 +1,4 @@
-//! DaemonSets: one pod on every node that takes it.
+//! DaemonSets: one pod on every suitable node.
 
 use serde_json::{Value, json};
 use workloads::nodes::{Node, tolerates, wants_node};
@@ -42,7 +42,7 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
         count.desired += 1;
         let finished = live.iter().find(|pod| is_finished(pod));
         if set.is_deleting() {
-            // Its pods are collected with it.
+            // Its pods are garbage-collected with it.
         } else if let Some(finished) = finished {
             steps.push(delete(set, finished));
         } else if on_node.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
         let field = set.pointer("/spec/updateStrategy/rollingUpdate/maxUnavailable");
         let most = int_or_percent(field, count.desired, true).unwrap_or(1).max(1);
         let room = usize::try_from(most - unavailable).unwrap_or(0);
-        // What does not work anyway can go at once.
+        // A pod that does not work anyway can be deleted immediately.
         let doomed = old_unavailable.into_iter().chain(old_available.into_iter().take(room));
         steps.extend(doomed.map(|pod| delete(set, pod)));
     }
@@ -122,7 +122,7 @@ impl Count {
     }
 }
 
-/// Returns the node a pod is on or is meant for.
+/// Returns the node of a pod, or the one for which it is intended.
 fn target(pod: &Value) -> &str {
     match text(pod, "/spec/nodeName") {
         "" => {
@@ -167,7 +167,7 @@ fn pod_for(set: &Value) -> Value {
     pod
 }
 
-/// Says whether a pod should be on a node, and whether one that is there may stay.
+/// Returns whether a pod should be on a node, and whether an existing one may stay.
 fn wanted(set: &Value, node: &Value) -> (bool, bool) {
     let pod = pod_for(set);
     if !wants_node(&pod, &Node::read(node)) {
@@ -179,7 +179,7 @@ fn wanted(set: &Value, node: &Value) -> (bool, bool) {
             .filter(|taint| taint["effect"] == effect)
             .all(|taint| tolerates(&pod, taint).is_some())
     };
-    // A node that has just come is not ready for a moment, and the taint says so in either form.
+    // A new node is not ready for a moment, which either form of the taint says.
     let stay = bears("NoExecute");
     (stay && bears("NoSchedule"), stay)
 }

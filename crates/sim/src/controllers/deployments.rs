@@ -1,7 +1,7 @@
 //! Deployments: a ReplicaSet per version of the pod template, rolled over as the strategy says.
 //!
-//! Each look does what kube-controller-manager does in one pass: notes pauses, scales if the wish changed, or else moves the
-//! rollout one step; then the status. The conditions' texts, reasons and order are upstream's.
+//! Each pass does what kube-controller-manager does in one: it notes pauses, scales if the desired size changed, or else moves
+//! the rollout one step; then it updates the status. The conditions' texts, reasons and order are upstream's.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -42,13 +42,13 @@ pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
     pass.steps
 }
 
-/// One pass over a Deployment; changes are made here first, so that later parts see them.
+/// One pass over a Deployment; changes are made here first, so that later steps see them.
 struct Pass<'a> {
     view: &'a View<'a>,
     deployment: Value,
     /// The status before the pass.
     stored: Value,
-    /// The revision has changed, which is written with the status.
+    /// The revision has changed; it is written together with the status.
     revised: bool,
     /// The oldest first.
     sets: Vec<Value>,
@@ -134,7 +134,7 @@ impl Pass<'_> {
         self.rollout_status(Some(new));
     }
 
-    /// Returns the set that has the present template.
+    /// Returns the set with the current template.
     fn new_set(&self) -> Option<usize> {
         let wanted = bare(&self.deployment["spec"]["template"]);
         self.sets.iter().position(|set| bare(&set["spec"]["template"]) == wanted)
@@ -177,7 +177,7 @@ impl Pass<'_> {
         annotate(deployment, &mut set, &next);
         let taken = self.view.get(Kind::ReplicaSet, deployment.namespace(), set.name()).is_some();
         if taken {
-            // Somebody else's set has this name: take another hash next time.
+            // Another owner's set has this name: use another hash next time.
             let mut status = deployment["status"].clone();
             status["collisionCount"] = json!(collisions + 1);
             self.steps.push(Step::status(Kind::Deployment, deployment, status));
@@ -190,13 +190,13 @@ impl Pass<'_> {
         self.set_revision(&next);
         let message = format!("Created new replica set {:?}", set.name());
         self.progress("True", "NewReplicaSetCreated", &message);
-        // It has no status yet: its first event brings the next pass.
+        // It has no status yet: its first event triggers the next pass.
         self.sets.push(set);
         self.rollout_status(Some(self.sets.len() - 1));
         None
     }
 
-    /// Brings the annotations of the newest set and the Deployment's revision up to date.
+    /// Updates the annotations of the newest set and the Deployment's revision.
     fn adopt(&mut self, new: usize) {
         let next = self.last_revision(Some(new)) + 1;
         let own = revision(&self.sets[new]);
@@ -230,7 +230,7 @@ impl Pass<'_> {
         self.steps.push(Step::Update { kind, object });
     }
 
-    /// Gives a set another size; says whether that changed anything.
+    /// Changes the size of a set; returns whether anything changed.
     fn resize(&mut self, index: usize, size: i64) -> bool {
         let mut set = self.sets[index].clone();
         let before = replicas(&set);
@@ -240,7 +240,7 @@ impl Pass<'_> {
             return false;
         }
         if before == size {
-            // Only what is remembered changed, which upstream writes along with a size.
+            // Only the recorded size changed, which upstream writes together with a new size.
             if size > 0 {
                 self.update(Kind::ReplicaSet, set.clone());
                 self.sets[index] = set;
@@ -259,7 +259,7 @@ impl Pass<'_> {
         self.steps.push(Step::event(&self.deployment, SOURCE, "ScalingReplicaSet", message));
     }
 
-    /// Scales without rolling anything.
+    /// Scales without a rollout.
     fn scale(&mut self, new: Option<usize>) {
         let active: Vec<usize> =
             (0..self.sets.len()).filter(|index| replicas(&self.sets[*index]) > 0).collect();
@@ -287,7 +287,7 @@ impl Pass<'_> {
                 return;
             }
         }
-        // Upwards the largest and newest come first, downwards the largest and oldest.
+        // When scaling up, the largest and newest come first; when scaling down, the largest and oldest.
         let together: i64 = active.iter().map(|index| replicas(&self.sets[*index])).sum();
         let up = wanted > 0 && rollout::max_replicas(&self.deployment) > together;
         let mut order = active;
@@ -302,7 +302,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Deletes old sets beyond the history that is kept, once the rollout is complete.
+    /// Deletes old sets beyond the history limit, once the rollout is complete.
     fn clean_up(&mut self, new: Option<usize>) {
         let complete = is_complete(&self.deployment, &self.deployment["status"]);
         let limit = number(&self.deployment, "/spec/revisionHistoryLimit").unwrap_or(10).max(0) as usize;
@@ -460,7 +460,7 @@ impl Pass<'_> {
         }
         status["conditions"] = conditions.into();
         self.write_status(status);
-        // A change of the status brings the next pass; without one the deadline has to.
+        // A status change triggers the next pass; without one, the deadline must.
         if let Some(deadline) = deadline
             && let Some(due) = times_out(condition(&self.deployment, "Progressing"), deadline)
             && due > now
@@ -489,7 +489,7 @@ fn deadline(deployment: &Value) -> Option<i64> {
     number(deployment, "/spec/progressDeadlineSeconds").filter(|seconds| *seconds != i64::from(i32::MAX))
 }
 
-/// A template without what tells sets apart.
+/// A template without the label that distinguishes sets.
 fn bare(template: &Value) -> Value {
     let mut template = template.clone();
     if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
@@ -555,7 +555,7 @@ fn is_progressing(old: &Value, new: &Value) -> bool {
         || count(new, "availableReplicas") > count(old, "availableReplicas")
 }
 
-/// Returns when a rollout counts as stuck, `None` if it cannot be.
+/// Returns when a rollout counts as stuck; `None` if it cannot be.
 fn times_out(progressing: Option<&Value>, deadline: i64) -> Option<Timestamp> {
     let progressing = progressing?;
     if matches!(

@@ -36,7 +36,7 @@ pub(crate) fn decide(view: &View<'_>, service: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns what removes the Endpoints of a Service that is gone.
+/// Returns the steps that remove the Endpoints of a deleted Service.
 pub(crate) fn abandoned(view: &View<'_>, space: &str, service: &str) -> Vec<Step> {
     let left = view.get(Kind::Endpoints, space, service);
     left.filter(|left| label(left, "endpoints.kubernetes.io/managed-by") == "endpoint-controller")
@@ -49,7 +49,7 @@ fn counts_as_ready(service: &Value, pod: &Value) -> bool {
     flag(service, "/spec/publishNotReadyAddresses") || is_ready(pod)
 }
 
-/// Returns the ports of a Service on a pod: name, number, protocol; without those the pod does not have.
+/// Returns the ports of a Service on a pod: name, number, protocol; ports that the pod does not have are left out.
 fn ports(service: &Value, pod: &Value) -> Vec<Value> {
     list(service, "/spec/ports")
         .iter()
@@ -203,7 +203,7 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
         }
     }
     if groups.is_empty() {
-        // A Service without pods has one slice without anything.
+        // A Service without pods has one empty slice.
         groups.push((Vec::new(), Vec::new()));
     }
     let mut labels = labels(service);

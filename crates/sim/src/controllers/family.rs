@@ -1,5 +1,5 @@
-//! Who belongs to whom: a controller takes in objects that match its selector and have no controller, and lets go of those
-//! that do not match any more.
+//! Ownership: a controller adopts objects that match its selector and have no controller, and releases those that no longer
+//! match.
 
 use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
@@ -12,12 +12,12 @@ use crate::view::View;
 /// The objects of one controller.
 pub(crate) struct Family {
     pub(crate) members: Vec<Value>,
-    /// What has to be written for it to be so.
+    /// The writes that make it so.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Returns the objects of a kind that belong to `owner`. `fits` may leave out some that its selector takes; with a
-/// `finalizer`, whoever comes gets it and whoever goes loses it.
+/// Returns the objects of a kind that belong to `owner`. `fits` may exclude some that its selector matches. With a `finalizer`,
+/// adopted objects get it and released ones lose it.
 pub(crate) fn gather(
     view: &View<'_>,
     kind: Kind,
@@ -31,7 +31,7 @@ pub(crate) fn gather(
     };
     let mut family = Family { members: Vec::new(), steps: Vec::new() };
     for object in view.objects.family(kind, owner.namespace(), owner.uid(), selector.as_ref()) {
-        // Others may own it as well; only one controls it.
+        // Other owners may remain; only one controls it.
         let is_ours = object.controller().is_some_and(|each| each["uid"] == owner.uid());
         match (is_ours, takes(&object)) {
             (true, true) => family.members.push(object),
@@ -51,7 +51,7 @@ pub(crate) fn gather(
     family
 }
 
-/// Returns the selector of a controller; a ReplicationController's is a plain map. None takes what it owns already.
+/// Returns the selector of a controller; a ReplicationController's is a plain map. An empty one matches what it already owns.
 fn selector(owner: &Value) -> Option<LabelSelector> {
     let selector = owner.pointer("/spec/selector")?;
     let plain = json!({"matchLabels": selector});
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_match_any_more_is_let_go() {
+    fn an_object_that_no_longer_matches_is_released() {
         let (members, written) = gathered(&set(), vec![pod("changed", "b", Some("set"))]);
         assert!(members.is_empty());
         assert_eq!(written, [("changed".to_owned(), 0, 0)]);
     }
 
     #[test]
-    fn who_owns_without_controlling_lets_nobody_go() {
+    fn an_owner_that_is_not_the_controller_releases_nothing() {
         let mut shared = pod("shared", "b", Some("else"));
         let owners = shared["metadata"]["ownerReferences"].as_array_mut().expect("a list");
         owners.push(json!({"uid": "set"}));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_going_away_takes_nobody_in() {
+    fn a_controller_that_is_being_deleted_adopts_nothing() {
         let mut going = set();
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let (members, written) = gathered(&going, vec![pod("orphan", "a", None)]);

@@ -31,7 +31,7 @@ pub(crate) fn decide(view: &View<'_>, job: &Value) -> Vec<Step> {
     pass.steps
 }
 
-/// Lets the pods of a Job go that is gone itself.
+/// Releases the pods of a deleted Job.
 pub(crate) fn abandoned(view: &View<'_>, space: &str, job: &str) -> Vec<Step> {
     let pods = view.objects.list(Kind::Pod, space);
     let is_left = |pod: &&Value| {
@@ -86,7 +86,7 @@ impl Pass<'_> {
                     self.steps.push(self.delete(pod));
                 }
                 if !verdict.success {
-                    // Whoever still worked has failed as well.
+                    // Pods that were still running count as failed, too.
                     failed += active.len() as i64;
                 }
                 self.conclude(&verdict);
@@ -123,7 +123,7 @@ impl Pass<'_> {
         self.steps.extend(fresh.into_iter().map(release));
     }
 
-    /// Says how the Job ends, if it does now: condition, reason, message.
+    /// Returns how the Job ends, if it does now: condition, reason, message.
     fn verdict(&mut self, succeeded: i64, failed: i64, active: i64) -> Option<Verdict> {
         let job = self.job;
         if let (Some(seconds), Some(start)) =
@@ -147,7 +147,7 @@ impl Pass<'_> {
         }
         let complete = match number(job, "/spec/completions") {
             Some(completions) => succeeded >= completions,
-            // A work queue is done when one pod has succeeded and nobody works any more.
+            // A work queue is done when one pod has succeeded and none is running.
             None => succeeded > 0 && active == 0,
         };
         complete.then_some(Verdict {
@@ -200,7 +200,7 @@ impl Pass<'_> {
         self.steps.push(Step::event(self.job, SOURCE, event, message.to_owned()));
     }
 
-    /// Creates or deletes pods until as many work as should; returns how many will.
+    /// Creates or deletes pods until the desired number is active; returns that number.
     fn adjust(&mut self, active: &[&Value], done: &BTreeSet<i64>, succeeded: i64, suspended: bool) -> i64 {
         let job = self.job;
         let parallelism = number(job, "/spec/parallelism").unwrap_or(1);
@@ -286,7 +286,7 @@ fn create(job: &Value, at: Option<i64>) -> Step {
     Step::Create { kind: Kind::Pod, object: pod, tell: Some(Tell::new(job, SOURCE, "Created pod: {}")) }
 }
 
-/// Lets a pod go that has been counted.
+/// Releases a pod that has been counted.
 fn release(pod: &Value) -> Step {
     let mut pod = pod.clone();
     let rest: Vec<Value> =
@@ -304,7 +304,7 @@ fn index(pod: &Value) -> Option<i64> {
     annotation(pod, INDEX).parse().ok()
 }
 
-/// Reads `0-2,5`.
+/// Parses `0-2,5`.
 fn read_indexes(text: &str) -> BTreeSet<i64> {
     text.split(',')
         .filter_map(|part| {

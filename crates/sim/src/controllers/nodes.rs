@@ -1,6 +1,6 @@
-//! Nodes: what they look like, how they report, and what happens when one is lost.
+//! Nodes: how they look, how they report, and what happens when one is lost.
 //!
-//! Kubelet and node lifecycle controller in one: a lost node is noticed at once instead of after 50 seconds, everything after
+//! Kubelet and node lifecycle controller in one: a lost node is noticed immediately instead of after 50 seconds; everything after
 //! that takes as long as upstream.
 
 use jiff::Timestamp;
@@ -40,7 +40,7 @@ fn amounts(options: &NodeOptions) -> Value {
         "ephemeral-storage": "256Gi"})
 }
 
-/// The kubelet's conditions: type, status when well, reason and message when well.
+/// The kubelet's conditions: type, and status, reason and message of a healthy node.
 const WELL: [(&str, &str, &str, &str); 5] = [
     ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -89,7 +89,7 @@ pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value
 
 fn status(node: &Value, lost: bool, address: &str, now: Timestamp) -> Value {
     let mut status = node["status"].clone();
-    // Others tell of the node as well, detectors of problems for one.
+    // Other components also write conditions of the node, such as problem detectors.
     let mut conditions = list(node, "/status/conditions").to_vec();
     for (kind, well, reason, message) in WELL {
         let vanished = lost && kind != "NetworkUnavailable";
@@ -120,7 +120,7 @@ fn status(node: &Value, lost: bool, address: &str, now: Timestamp) -> Value {
     status
 }
 
-/// Returns the taints a node should have: its own, and those of the moment.
+/// Returns the taints that a node should have: its own, and those of its current state.
 fn taints(node: &Value, lost: bool, now: Timestamp) -> Vec<Value> {
     const OURS: [&str; 3] = [
         "node.kubernetes.io/not-ready",
@@ -146,7 +146,7 @@ fn taints(node: &Value, lost: bool, now: Timestamp) -> Vec<Value> {
     wanted
 }
 
-/// What the node lifecycle controller does to a pod of a lost node.
+/// The node lifecycle controller's action on a pod of a lost node.
 fn unready(pod: &Value, now: Timestamp) -> Step {
     let mut status = pod["status"].clone();
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
@@ -162,7 +162,7 @@ fn unready(pod: &Value, now: Timestamp) -> Step {
     step
 }
 
-/// Deletes the pods whose patience with a `NoExecute` taint has ended.
+/// Deletes pods whose toleration of a `NoExecute` taint has expired.
 fn evictions(view: &View<'_>, taints: &[Value], pods: &[Value]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut next: Option<Timestamp> = None;
@@ -193,7 +193,7 @@ fn evictions(view: &View<'_>, taints: &[Value], pods: &[Value]) -> Vec<Step> {
     steps
 }
 
-/// Returns what renews a node's lease, or makes it.
+/// Returns the step that renews a node's lease, or creates it.
 pub(crate) fn lease(view: &View<'_>, node: &Value) -> Option<Step> {
     if view.troubles.nodes.contains(node.name()) {
         return None;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_about_a_node_stays() {
+    fn conditions_that_others_write_stay() {
         let mut node = object(&NodeOptions::new("n"));
         let other = json!({"type": "NamesResolve", "status": "False"});
         node["status"]["conditions"] = json!([other]);

@@ -1,4 +1,4 @@
-//! The kubelet: makes bound pods run, finish, crash and go.
+//! The kubelet: makes bound pods run, finish, crash and end.
 //!
 //! Statuses look as kwok writes them, since that is what the real test clusters show.
 
@@ -13,7 +13,7 @@ use crate::objects::{Object, is_finished, is_ready, list, phase, stamp, text};
 use crate::plan::Step;
 use crate::view::View;
 
-/// Where a pod is in its life; the time in a stage decides when the next one comes.
+/// The stage of a pod's life; the time in a stage decides when the next one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Has no node.
@@ -22,7 +22,7 @@ pub(crate) enum Stage {
     Starting,
     Running,
     Crashing,
-    /// Finished or on its way out.
+    /// It has finished or is being deleted.
     Over,
 }
 
@@ -44,7 +44,7 @@ fn is_crashed(pod: &Value) -> bool {
     list(pod, "/status/containerStatuses").iter().any(|status| status.pointer("/state/waiting").is_some())
 }
 
-/// Decides about a pod that has been in its stage for a while. `address` is for a pod that has none yet.
+/// Decides about a pod that has been in its stage for some time. `address` is for a pod without one.
 pub(crate) fn decide(
     view: &View<'_>,
     pod: &Value,
@@ -53,7 +53,7 @@ pub(crate) fn decide(
     address: &str,
 ) -> Vec<Step> {
     let node = text(pod, "/spec/nodeName");
-    // Nobody is left there to do anything.
+    // There is no kubelet left to do anything.
     if view.troubles.nodes.contains(node) {
         return Vec::new();
     }
@@ -114,7 +114,7 @@ struct Places<'a> {
     address: &'a str,
 }
 
-/// What is the same in every status of a pod that was started.
+/// The common part of the status of all started pods.
 fn base(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
     let mut status = pod["status"].clone();
     if !status.is_object() {
@@ -169,7 +169,7 @@ fn conditions(pod: &Value, ready: bool, now: Timestamp) -> Vec<Value> {
     conditions
 }
 
-/// `containers with unready status: [a b]`, as a kubelet says it.
+/// `containers with unready status: [a b]`, in a kubelet's words.
 fn unready(pod: &Value) -> String {
     let names: Vec<&str> = list(pod, "/spec/containers").iter().map(|each| text(each, "/name")).collect();
     format!("containers with unready status: [{}]", names.join(" "))

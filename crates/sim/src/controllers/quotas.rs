@@ -1,7 +1,7 @@
-//! ResourceQuotas: what a namespace uses of what it may use.
+//! ResourceQuotas: the usage of a namespace.
 //!
-//! What one object counts for is [`counts`]; the status adds that up over all objects, and admission (`admission::quotas`)
-//! asks for it before an object comes or grows.
+//! [`counts`] computes how much one object counts. The status adds this up over all objects, and admission (`admission::quotas`)
+//! uses it before an object is created or grows.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
     if status == quota["status"] { Vec::new() } else { vec![Step::status(Kind::Quota, quota, status)] }
 }
 
-/// Says whether a quota's resource can depend on objects of a kind.
+/// Returns whether a quota's resource can depend on objects of a kind.
 fn needs(kind: Kind, resource: &str) -> bool {
     let plural = kind.resource().2;
     match kind {
@@ -70,7 +70,7 @@ fn generic(resource: &str) -> Option<GroupResource> {
     countable.contains(&resource).then(|| GroupResource::new("", resource))
 }
 
-/// Splits `requests.cpu` into the field and the resource; none for what containers do not ask for.
+/// Splits `requests.cpu` into the field and the resource; `None` for resources that containers do not request.
 fn compute(resource: &str) -> Option<(&'static str, &str)> {
     let (field, own) = match resource.split_once('.') {
         Some(("requests", own)) => ("requests", own),
@@ -83,12 +83,12 @@ fn compute(resource: &str) -> Option<(&'static str, &str)> {
     known.then_some((field, own))
 }
 
-/// Returns how much an object counts for a quota's resource; `None` if it has nothing to do with it.
+/// Returns how much an object counts for a quota's resource; `None` if it does not affect it.
 pub(crate) fn counts(counted: &GroupResource, object: &Value, resource: &str) -> Option<Quantity> {
     let one = Quantity::from_scaled(1, 0);
     if generic(resource).as_ref() == Some(counted) {
         let finished_pod = counted.group.is_empty() && counted.resource == "pods" && is_finished(object);
-        // Named as such, finished pods count as any other object.
+        // By this name, finished pods count like any other object.
         return Some(if finished_pod && resource == "pods" { Quantity::ZERO } else { one });
     }
     if !counted.group.is_empty() {
@@ -130,14 +130,14 @@ pub(crate) fn counts(counted: &GroupResource, object: &Value, resource: &str) ->
     }
 }
 
-/// Returns what a pod asks for as a whole: its containers together, or an init container that asks for more.
+/// Returns the request of a whole pod: its containers together, or a larger init container.
 pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
     let amount = |container: &Value| {
         let text = container.pointer("/resources").and_then(|all| all.get(field)?.get(resource)?.as_str());
         text.and_then(|text| Quantity::parse(text).ok())
     };
     let running = sum(list(pod, "/spec/containers").iter().filter_map(amount));
-    // Those that keep running count with the containers.
+    // Init containers that keep running count together with the containers.
     let (staying, passing): (Vec<&Value>, Vec<&Value>) = list(pod, "/spec/initContainers")
         .iter()
         .partition(|container| text(container, "/restartPolicy") == "Always");
@@ -152,7 +152,7 @@ pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
     most
 }
 
-/// Says whether a quota is about an object, by its scopes: all of them have to take it. Only pods and claims have scopes.
+/// Returns whether a quota applies to an object, by its scopes: all of them must match. Only pods and claims have scopes.
 pub(crate) fn covers(quota: &Value, counted: &GroupResource, object: &Value) -> bool {
     let takes = |scope: &str, operator: &str, values: &[Value]| match (
         counted.group.as_str(),
@@ -186,7 +186,7 @@ fn in_scope(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool 
     }
 }
 
-/// Says whether a selector takes one of the names that an object has.
+/// Returns whether a selector matches one of the names that an object has.
 fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
     let named = |name: &&str| values.iter().any(|value| value == name);
     match operator {
@@ -197,7 +197,7 @@ fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
     }
 }
 
-/// The classes that a claim has, had or is about to have.
+/// The classes that a claim has, had or will have.
 fn attribute_classes(claim: &Value) -> Vec<&str> {
     let places = [
         "/spec/volumeAttributesClassName",
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pods_ask_for_is_added_up() {
+    fn requests_of_pods_are_added_up() {
         let spec = json!({"hard": {"pods": "5", "requests.cpu": "2", "memory": "4Gi", "secrets": "3"}});
         let pods = vec![pod("a", "100m"), pod("b", "1")];
         assert_eq!(

@@ -1,4 +1,4 @@
-//! ReplicaSets and ReplicationControllers: as many pods as asked for.
+//! ReplicaSets and ReplicationControllers: keep the desired number of pods.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub(crate) fn decide(view: &View<'_>, kind: Kind, set: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns the pods to delete: those that are worth least first.
+/// Returns the pods to delete, the least valuable first.
 fn victims<'a>(active: &[&'a Value], count: usize) -> Vec<&'a Value> {
     let on_node = |pod: &Value| {
         let node = text(pod, "/spec/nodeName");

@@ -9,14 +9,14 @@ use crate::objects::{Object, controlled_by, map_at, number};
 use crate::plan::Step;
 use crate::view::View;
 
-/// All versions of a set, the oldest first, and the one of the present template.
+/// All versions of a set, the oldest first, and the one with the current template.
 pub(crate) struct Revisions {
     pub(crate) all: Vec<Value>,
     pub(crate) update: Value,
     pub(crate) hash: String,
 }
 
-/// Returns the versions of a set; `steps` gets what has to be written. `label` is where the hash is kept.
+/// Returns the versions of a set; the necessary writes are added to `steps`. `label` is the key of the hash.
 pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<Step>) -> Revisions {
     let family = family::gather(view, Kind::ControllerRevision, set, None, |_| true);
     steps.extend(family.steps);
@@ -28,7 +28,7 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
     if let Some(at) = all.iter().rposition(|revision| revision["data"] == data) {
         let mut update = all[at].clone();
         if number(&update, "/revision").unwrap_or(0) < newest {
-            // Back to an older version: it becomes the newest.
+            // Back to an older version, which becomes the newest.
             update["revision"] = json!(newest + 1);
             steps.push(Step::Update { kind: Kind::ControllerRevision, object: update.clone() });
             all.remove(at);
@@ -60,14 +60,14 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
     Revisions { all, update, hash }
 }
 
-/// What a version holds: a patch that replaces the template.
+/// The content of a version: a patch that replaces the template.
 fn data(set: &Value) -> Value {
     let mut template = set["spec"]["template"].clone();
     template["$patch"] = json!("replace");
     json!({"spec": {"template": template}})
 }
 
-/// Returns the template that a version holds.
+/// Returns the template in a version.
 pub(crate) fn template(revision: &Value) -> Value {
     let mut template = revision.pointer("/data/spec/template").cloned().unwrap_or_default();
     if let Some(fields) = template.as_object_mut() {
@@ -76,7 +76,7 @@ pub(crate) fn template(revision: &Value) -> Value {
     template
 }
 
-/// Deletes versions beyond the history that is kept, but none that is in use.
+/// Deletes versions beyond the history limit, except those in use.
 pub(crate) fn clean_up(set: &Value, revisions: &Revisions, in_use: &dyn Fn(&Value) -> bool) -> Vec<Step> {
     let limit = number(set, "/spec/revisionHistoryLimit").unwrap_or(10).max(0) as usize;
     let idle: Vec<&Value> = revisions

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::objects::{annotation, int_or_percent, number};
 
-/// Annotations by which a Deployment remembers the size it last gave its sets.
+/// Annotations in which a Deployment records the size that it last gave to its sets.
 pub(crate) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 pub(crate) const MAX: &str = "deployment.kubernetes.io/max-replicas";
 
@@ -20,7 +20,7 @@ fn rolling(deployment: &Value) -> bool {
     deployment.pointer("/spec/strategy/type").and_then(Value::as_str) != Some("Recreate")
 }
 
-/// Returns how many pods may exist beyond the wish, and how many may be missing.
+/// Returns how many pods may exist beyond the desired number, and how many may be missing.
 pub(crate) fn fenceposts(deployment: &Value) -> (i64, i64) {
     if !rolling(deployment) {
         return (0, 0);
@@ -29,7 +29,7 @@ pub(crate) fn fenceposts(deployment: &Value) -> (i64, i64) {
     let field = |name: &str| deployment.pointer(&format!("/spec/strategy/rollingUpdate/{name}"));
     let surge = int_or_percent(field("maxSurge"), wanted, true).unwrap_or(0);
     let unavailable = int_or_percent(field("maxUnavailable"), wanted, false).unwrap_or(0);
-    // Both zero would never get anywhere.
+    // With both at zero, a rollout could not progress.
     if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable.min(wanted)) }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn max_replicas(deployment: &Value) -> i64 {
     replicas(deployment) + fenceposts(deployment).0
 }
 
-/// Returns the size of the newest set, given what all sets have together.
+/// Returns the size of the newest set, given the total size of all sets.
 pub(crate) fn grow(deployment: &Value, new: i64, together: i64) -> i64 {
     let wanted = replicas(deployment);
     if !rolling(deployment) {
@@ -47,8 +47,8 @@ pub(crate) fn grow(deployment: &Value, new: i64, together: i64) -> i64 {
     if room <= 0 { new } else { new + room.min(wanted - new) }
 }
 
-/// Returns the next size of every old set, the oldest first: unhealthy pods go at once, the others as far as enough
-/// stay available.
+/// Returns the next size of every old set, the oldest first: unhealthy pods are removed first, the others as far as enough stay
+/// available.
 pub(crate) fn shrink(deployment: &Value, new: &Value, old: &[&Value]) -> Vec<i64> {
     let mut sizes: Vec<i64> = old.iter().map(|set| replicas(set)).collect();
     let old_together: i64 = sizes.iter().sum();
@@ -76,8 +76,8 @@ pub(crate) fn shrink(deployment: &Value, new: &Value, old: &[&Value]) -> Vec<i64
     sizes
 }
 
-/// Returns new sizes for sets of a Deployment that is scaled in the middle of a rollout: in proportion.
-/// The sets come in the order in which leftovers are handed out.
+/// Returns new sizes for the sets of a Deployment that is scaled during a rollout: in proportion. The sets are given in the order
+/// in which leftovers are assigned.
 pub(crate) fn proportional(deployment: &Value, sets: &[&Value]) -> Vec<i64> {
     let wanted = replicas(deployment);
     let allowed = if wanted > 0 { max_replicas(deployment) } else { 0 };
@@ -109,7 +109,7 @@ pub(crate) fn proportional(deployment: &Value, sets: &[&Value]) -> Vec<i64> {
     sizes
 }
 
-/// Says whether the sets were last sized for another wish than the present one.
+/// Returns whether the sets were last sized for another desired number than the current one.
 pub(crate) fn is_scaling(deployment: &Value, sets: &[Value]) -> bool {
     sets.iter().filter(|set| replicas(set) > 0).any(|set| {
         annotation(set, DESIRED).parse::<i64>().is_ok_and(|desired| desired != replicas(deployment))
@@ -139,30 +139,30 @@ mod tests {
 
     #[test]
     fn the_new_set_grows_into_the_surge() {
-        let wish = deployment(10, json!("25%"), json!("25%"));
-        assert_eq!(grow(&wish, 0, 10), 3);
-        assert_eq!(grow(&wish, 3, 13), 3);
-        assert_eq!(grow(&wish, 9, 9), 10);
+        let desired = deployment(10, json!("25%"), json!("25%"));
+        assert_eq!(grow(&desired, 0, 10), 3);
+        assert_eq!(grow(&desired, 3, 13), 3);
+        assert_eq!(grow(&desired, 9, 9), 10);
     }
 
     #[test]
     fn old_sets_shrink_as_far_as_enough_stay_available() {
-        let wish = deployment(10, json!(3), json!(2));
-        assert_eq!(shrink(&wish, &set(3, 0), &[&set(10, 10)]), [8]);
-        assert_eq!(shrink(&wish, &set(5, 3), &[&set(8, 8)]), [5]);
-        assert_eq!(shrink(&wish, &set(5, 0), &[&set(8, 8)]), [8]);
-        // The second is broken anyway.
-        assert_eq!(shrink(&wish, &set(3, 0), &[&set(8, 8), &set(2, 0)]), [8, 0]);
+        let desired = deployment(10, json!(3), json!(2));
+        assert_eq!(shrink(&desired, &set(3, 0), &[&set(10, 10)]), [8]);
+        assert_eq!(shrink(&desired, &set(5, 3), &[&set(8, 8)]), [5]);
+        assert_eq!(shrink(&desired, &set(5, 0), &[&set(8, 8)]), [8]);
+        // The second one is unhealthy anyway.
+        assert_eq!(shrink(&desired, &set(3, 0), &[&set(8, 8), &set(2, 0)]), [8, 0]);
     }
 
     #[test]
     fn scaling_in_the_middle_keeps_the_proportions() {
-        let wish = deployment(20, json!(0), json!(2));
+        let desired = deployment(20, json!(0), json!(2));
         let mut sets = [set(7, 7), set(3, 3)];
         for set in &mut sets {
             set["metadata"] = json!({"annotations": {MAX: "10"}});
         }
-        let sizes = proportional(&wish, &[&sets[0], &sets[1]]);
+        let sizes = proportional(&desired, &[&sets[0], &sets[1]]);
         assert_eq!(sizes, [14, 6]);
     }
 }

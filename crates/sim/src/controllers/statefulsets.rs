@@ -1,4 +1,4 @@
-//! StatefulSets: pods with numbers, made and updated in order.
+//! StatefulSets: numbered pods, created and updated in order.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn is_healthy(pod: &Value) -> bool {
     phase(pod) == "Running" && is_ready(pod) && !pod.is_deleting()
 }
 
-/// Returns what to do with the pods: create what is missing, then remove what is too much, then update.
+/// Returns the steps for the pods: create missing ones, then remove extra ones, then update.
 fn next(
     set: &Value,
     pods: &BTreeMap<i64, Value>,
@@ -134,7 +134,7 @@ fn delete(set: &Value, pod: &Value) -> Step {
     step
 }
 
-/// Returns the steps that make a pod and its claims.
+/// Returns the steps that create a pod and its claims.
 fn create(set: &Value, at: i64, revision: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut pod = pod_from(set, &revisions::template(revision));

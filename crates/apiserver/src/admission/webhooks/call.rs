@@ -13,12 +13,12 @@ use super::matching::Seen;
 use super::review::{self, Response};
 use crate::outbound::{self, reply};
 
-/// Why a webhook did not let a write pass.
+/// Why a webhook did not allow a write.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It could not be asked; what that means is up to its failure policy.
+    /// It could not be called; its failure policy decides what that means.
     Call(String),
-    /// It, or we, said no.
+    /// The webhook, or the server, refused.
     Status(Status),
 }
 
@@ -31,7 +31,7 @@ impl Failure {
     }
 }
 
-/// Asks a webhook; returns its answer if that allows the write.
+/// Calls a webhook. Returns its answer if it allows the write.
 pub(super) async fn call(
     hook: &Hook,
     occasion: &Occasion<'_>,
@@ -74,18 +74,18 @@ pub(super) async fn call(
     if response.allowed { Ok(response) } else { Err(Failure::Status(denied(&hook.name, &response.result))) }
 }
 
-/// Returns how long a webhook may take: as configured, but not longer than the request that waits for it.
+/// Returns the timeout of a webhook: as configured, but not longer than the request that waits for it.
 fn timeout(configured_seconds: u64, left: Option<Duration>) -> Duration {
     let configured = Duration::from_secs(configured_seconds);
     left.map_or(configured, |left| left.min(configured))
 }
 
-/// Rounds up, as webhooks are told of whole seconds.
+/// Rounds up, since webhooks get whole seconds.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Posts a document and returns the one that comes back; errors are in client-go's words.
+/// Posts a document and returns the response. Errors are in client-go's words.
 pub(crate) async fn post(
     server: &crate::server::Server,
     client: &super::configuration::Client,

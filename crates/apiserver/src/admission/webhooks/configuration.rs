@@ -13,7 +13,7 @@ use crate::outbound::{Address, Endpoint, ServicePort, Trust};
 pub(super) struct Hook {
     pub(super) name: String,
     pub(super) configuration: String,
-    /// Tells webhooks of the same name in one or several configurations apart.
+    /// Distinguishes webhooks with the same name in one or several configurations.
     pub(super) uid: String,
     pub(super) rules: Vec<Rule>,
     pub(super) equivalent: bool,
@@ -24,7 +24,7 @@ pub(super) struct Hook {
     pub(super) reinvoke: bool,
     pub(super) timeout_seconds: u64,
     pub(super) side_effects: String,
-    /// `v1` or `v1beta1`, the first one listed that we speak.
+    /// `v1` or `v1beta1`, the first listed one that we support.
     pub(super) review_version: Option<&'static str>,
     pub(super) client: Result<Client, String>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Hook {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) endpoint: Endpoint,
-    /// Scheme, host and port, as errors show them.
+    /// Scheme, host and port, as shown in errors.
     pub(crate) origin: String,
     pub(crate) path: String,
 }

@@ -1,4 +1,4 @@
-//! Which webhooks a write concerns, and in which version they see it.
+//! Which webhooks a write matches, and in which version they see it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::admission::Operation;
 use crate::admission::expressions::{self, Sight};
 use crate::registry::Kind;
 
-/// Operations and resources that a webhook or a policy is about.
+/// The operations and resources that a webhook or a policy matches.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rule {
     operations: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Rule {
     versions: Vec<String>,
     resources: Vec<String>,
     scope: String,
-    /// Only policies name objects.
+    /// Only policies have names of objects.
     names: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Resource {
 pub(crate) struct Match {
     pub resource: Resource,
     pub gvk: Gvk,
-    /// Set where the webhook wants another version than the client used.
+    /// Set if the webhook wants another version than the client used.
     pub other: Option<Arc<Kind>>,
 }
 
@@ -60,7 +60,7 @@ impl Match {
     }
 }
 
-/// A write in the version that a webhook or policy wants to see.
+/// A write in the version that a webhook or policy wants.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     pub found: Match,
@@ -122,7 +122,7 @@ impl Rule {
     }
 }
 
-/// Returns how the webhook sees the write, if it is to be called. Its conditions are about the version that it sees.
+/// Returns how the webhook sees the write, if the webhook must be called. Its conditions see the same version as the webhook.
 pub(super) async fn find(
     hook: &Hook,
     occasion: &Occasion<'_>,
@@ -156,7 +156,7 @@ pub(super) async fn find(
     }
 }
 
-/// Returns the version of the write that one of the rules is about.
+/// Returns the version of the write that one of the rules matches.
 pub(crate) fn find_rule(rules: &[Rule], equivalent: bool, occasion: &Occasion<'_>) -> Option<Match> {
     let own = Resource::of(occasion.kind);
     if rules.iter().any(|rule| rule.matches(occasion, &own)) {
@@ -170,7 +170,7 @@ pub(crate) fn find_rule(rules: &[Rule], equivalent: bool, occasion: &Occasion<'_
         for other in &others {
             let resource = Resource::of(other);
             if rule.matches(occasion, &resource) {
-                // A subresource of a kind of its own is the same in all versions.
+                // A subresource with a separate kind is the same in all versions.
                 let same = *occasion.gvk != occasion.kind.gvk;
                 let gvk = if same { occasion.gvk.clone() } else { other.gvk.clone() };
                 return Some(Match { resource, gvk, other: (!same).then(|| other.clone()) });
@@ -180,8 +180,8 @@ pub(crate) fn find_rule(rules: &[Rule], equivalent: bool, occasion: &Occasion<'_
     None
 }
 
-/// Returns the other ways to write the same object, in the order in which rules are tried on them: native versions as they are
-/// preferred, custom ones as their definition lists them.
+/// Returns the other versions of the same object, in the order in which rules are tried on them: native versions by preference,
+/// custom ones in the order of their definition.
 fn equivalents(occasion: &Occasion<'_>) -> Vec<Arc<Kind>> {
     let registry = occasion.server.registry.load_full();
     let mut others: Vec<Arc<Kind>> = registry
@@ -204,7 +204,7 @@ fn equivalents(occasion: &Occasion<'_>) -> Vec<Arc<Kind>> {
     others
 }
 
-/// Says whether the namespace of a write has the labels. Objects without a namespace are never exempt.
+/// Returns whether the namespace of a write has the labels. Objects without a namespace always match.
 pub(crate) fn match_namespace(
     selector: &Result<LabelSelector, String>,
     occasion: &Occasion<'_>,
@@ -231,7 +231,7 @@ pub(crate) fn match_namespace(
     }
 }
 
-/// Says whether the object as it is or as it was has the labels.
+/// Returns whether the old or the new object has the labels.
 pub(crate) fn match_object(
     selector: &Result<LabelSelector, String>,
     object: Option<&Value>,

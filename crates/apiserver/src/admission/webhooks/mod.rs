@@ -1,10 +1,9 @@
 //! Admission webhooks: other servers that may change or refuse what is written.
 //!
-//! In: a write on its way, and the configurations as stored at this moment (there is no delay after a
-//! configuration was acknowledged). Out: the changed object, warnings, or the refusal, in kube-apiserver's words.
-//! Mutating webhooks run one after the other, by configuration name and position, and once more where a later change
-//! makes it necessary; validating ones run all at once. The configurations themselves are never sent to a webhook, so
-//! that a broken one can be removed.
+//! In: a write in progress, and the configurations as stored at this moment (a configuration takes effect as soon as it is
+//! acknowledged). Out: the changed object, warnings, or the refusal, in kube-apiserver's words. Mutating webhooks run one after
+//! the other, by configuration name and position, and once more if a later change makes it necessary. Validating webhooks run all
+//! at once. The configurations themselves are never sent to a webhook, so that a broken one can be removed.
 
 mod call;
 mod configuration;
@@ -43,7 +42,7 @@ const VALIDATING: &str = "validatingwebhookconfigurations";
 pub struct Webhooks {
     mutating: Table,
     validating: Table,
-    /// Configurations that are stored but not obeyed, by name: others' servers for rules that this process has built in.
+    /// Configurations that are stored but ignored, by name: those of other servers for rules that are built into this process.
     ignored: Vec<String>,
 }
 
@@ -101,11 +100,11 @@ pub struct Occasion<'a> {
     pub options: &'a Value,
 }
 
-/// Which webhooks have run and have to run again.
+/// Which webhooks have run and which must run again.
 #[derive(Debug, Default)]
 pub struct Rounds {
     second: bool,
-    /// Webhooks that asked to be called again if something changes after them, and were called.
+    /// Webhooks that ran and asked to run again if the object changes after them.
     called: BTreeSet<String>,
     again: BTreeSet<String>,
     /// A webhook changed the object.
@@ -114,7 +113,7 @@ pub struct Rounds {
     policies: Turns,
 }
 
-/// The same about mutating policies, which change objects before webhooks do.
+/// The same for mutating policies, which change objects before webhooks do.
 #[derive(Debug, Default)]
 struct Turns {
     called: BTreeSet<String>,
@@ -129,7 +128,7 @@ impl Turns {
 }
 
 impl Rounds {
-    /// In a second round, those policies are due that were called before something else changed the object.
+    /// In a second round, policies run again that ran before something else changed the object.
     pub(crate) fn before_policies(&mut self, object: &Value) {
         if self.second && self.policies.last.as_ref() != Some(object) {
             self.policies.something_changed();
@@ -153,7 +152,7 @@ impl Rounds {
         self.policies.last = Some(object.clone());
     }
 
-    /// Says whether a second round is due, and begins it.
+    /// Returns whether a second round is due, and starts it.
     pub fn begin_second(&mut self) -> bool {
         let due = self.changed && !self.second;
         self.second |= due;
@@ -170,7 +169,7 @@ impl Webhooks {
         Self { ignored, ..Self::default() }
     }
 
-    /// Returns what to tell whoever writes a configuration that is not obeyed.
+    /// Returns a warning for users who write a configuration that is ignored.
     pub fn warning(&self, kind: &Kind, name: &str) -> Option<String> {
         let is_configuration = [MUTATING, VALIDATING].contains(&&*kind.collection);
         (is_configuration && self.ignored.iter().any(|ignored| ignored == name)).then(|| {
@@ -182,7 +181,7 @@ impl Webhooks {
         })
     }
 
-    /// Runs the mutating webhooks once over the object (none for a deletion).
+    /// Runs the mutating webhooks once on the object (`None` for a deletion).
     pub async fn mutate(
         &self,
         occasion: &Occasion<'_>,
@@ -239,7 +238,7 @@ impl Webhooks {
     ) -> Result<bool, Failure> {
         let hook = place.hook;
         let seen = Seen::convert(occasion, found, object.as_deref(), old).await;
-        // Upstream says it twice here.
+        // Upstream repeats this here.
         let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
         let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
@@ -274,7 +273,7 @@ impl Webhooks {
         Ok(changed)
     }
 
-    /// Asks the validating webhooks, all at once; the first refusal in their order counts.
+    /// Calls the validating webhooks, all at once. Of several refusals, the first one in their order counts.
     pub async fn validate(
         &self,
         occasion: &Occasion<'_>,
@@ -321,15 +320,15 @@ impl Webhooks {
     }
 }
 
-/// Waits for the end of a request whose time is up: whoever answers it gives it up in this very moment. What a failure
-/// policy says about the webhook does not matter any more, and nothing may be asked or written after that.
+/// Waits for the end of a request whose time is up: the request is being cancelled at this moment. The failure policy of the
+/// webhook no longer matters, and nothing may be called or written after that.
 async fn end_if_late(context: &Context) {
     if context.time_left().is_some_and(|left| left.is_zero()) {
         std::future::pending::<()>().await;
     }
 }
 
-/// A write that cannot be shown in the version that a webhook wants is refused, whatever its failure policy.
+/// A write that cannot be converted to the version that a webhook wants is refused, whatever its failure policy says.
 fn inconvertible(status: Status) -> Failure {
     Failure::Status(Status::internal(status.message))
 }
@@ -339,7 +338,7 @@ pub(crate) fn review_request(occasion: &Occasion<'_>, found: &Match) -> Value {
     review::request(occasion, found, "")
 }
 
-/// Configurations of admission are not subject to webhooks.
+/// Webhooks do not see configurations of admission.
 pub(crate) fn is_exempt(kind: &Kind) -> bool {
     kind.gvk.group == "admissionregistration.k8s.io"
         && matches!(

@@ -1,4 +1,4 @@
-//! What the audit log is told about mutating webhooks, in the words and the order of fields that upstream uses.
+//! Audit annotations about mutating webhooks, in the words and the order of fields that upstream uses.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::configuration::Hook;
 use crate::handlers::context::Context;
 
-/// One call of a mutating webhook among those for a request.
+/// One call of a mutating webhook among the calls for a request.
 pub(super) struct Place<'a> {
     pub(super) hook: &'a Hook,
     pub(super) second: bool,
@@ -36,13 +36,13 @@ impl Place<'_> {
         format!("{about}.webhook.admission.k8s.io/round_{round}_index_{}", self.index)
     }
 
-    /// Says whether the webhook changed the object.
+    /// Notes whether the webhook changed the object.
     pub(super) fn note_mutation(&self, context: &Context, mutated: bool) {
         let note = Mutation { configuration: &self.hook.configuration, webhook: &self.hook.name, mutated };
         context.annotate(&self.key("mutation"), print(&note));
     }
 
-    /// Shows what the webhook changed, to a log that keeps the content of requests.
+    /// Notes what the webhook changed, for an audit log that keeps the content of requests.
     pub(super) fn note_patch(&self, context: &Context, patch: &[Value]) {
         let note = Patch {
             configuration: &self.hook.configuration,
@@ -53,7 +53,7 @@ impl Place<'_> {
         context.annotate_request(&self.key("patch"), print(&note));
     }
 
-    /// Says that the webhook could not be asked, and that the request went on.
+    /// Notes that the webhook could not be called, and that the request continued.
     pub(super) fn note_failed_open(&self, context: &Context) {
         context.annotate(&self.key("failed-open.mutation"), self.hook.name.clone());
     }

@@ -1,4 +1,4 @@
-//! The `AdmissionReview` that goes to a webhook and the one that comes back.
+//! The `AdmissionReview` that is sent to a webhook and the one that it returns.
 
 use apimachinery::gvk::Gvk;
 use base64::Engine;
@@ -39,7 +39,7 @@ pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Valu
     request
 }
 
-/// Returns the namespace that a write is about; a namespace is in itself.
+/// Returns the namespace of a write; for a Namespace, its own name.
 pub(crate) fn request_namespace<'a>(occasion: &Occasion<'a>) -> &'a str {
     let is_namespace = occasion.kind.is_namespace();
     if is_namespace { occasion.name } else { occasion.namespace }
@@ -57,18 +57,18 @@ pub(super) fn document(occasion: &Occasion<'_>, seen: &Seen<'_>, uid: &str, vers
     })
 }
 
-/// What a webhook said.
+/// The answer of a webhook.
 #[derive(Debug, Default)]
 pub(super) struct Response {
     pub(super) allowed: bool,
     pub(super) patch: Option<Vec<u8>>,
-    /// The `status`, as it came.
+    /// The `status`, unchanged.
     pub(super) result: Value,
     pub(super) warnings: Vec<String>,
     pub(super) annotations: Vec<(String, String)>,
 }
 
-/// Checks that an answer is something that could be an `AdmissionReview` at all.
+/// Checks that an answer can be an `AdmissionReview` at all.
 pub(super) fn check_kind(answer: &Value) -> Result<(), String> {
     let text = |field: &str| answer[field].as_str().unwrap_or("");
     match (text("apiVersion"), text("kind")) {

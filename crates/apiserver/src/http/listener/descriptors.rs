@@ -1,11 +1,11 @@
-//! How many files and connections this process may have open.
+//! How many files and connections this process may open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More than any control plane needs; some systems know no limit at all.
+/// More than any control plane needs; some systems have no limit at all.
 const MOST: u64 = 1 << 20;
 
-/// Raises the limit of open files as far as the system lets an ordinary process; returns what it is now.
+/// Raises the limit of open files as far as an ordinary process may. Returns the new limit.
 pub fn raise() -> u64 {
     let now = getrlimit(Resource::Nofile);
     let wanted = now.maximum.unwrap_or(MOST).min(MOST);

@@ -1,6 +1,6 @@
-//! Counts connections, in all and per address, and chooses which one is closed when a new one needs its place.
+//! Counts connections, in total and for each address, and chooses which one is closed when a new one needs its place.
 //!
-//! Requests touch atomics only; the list is locked when a connection comes or goes.
+//! Requests only touch atomics; the list is locked when a connection is opened or closed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,19 +13,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 
-/// A connection, as the list of guests knows it.
+/// A connection in the list.
 #[derive(Debug)]
 pub struct Guest {
     address: IpAddr,
-    /// Requests that are not answered to the end.
+    /// Requests whose answers are not complete.
     active: AtomicU32,
-    /// When the connection was made or the last request ended, in milliseconds of [`now`].
+    /// When the connection was opened or the last request ended, in milliseconds of [`now`].
     since: AtomicU64,
-    /// A request came to its head's end.
+    /// The head of a request has been received completely.
     served: AtomicBool,
-    /// A request showed a valid credential.
+    /// A request had a valid credential.
     known: AtomicBool,
-    /// Taken beyond the limits: stays only if it turns out to be an administrator's.
+    /// Accepted beyond the limits: it remains only if it turns out to be an administrator's.
     reserve: AtomicBool,
     leaving: CancellationToken,
 }
@@ -58,19 +58,19 @@ impl Guest {
         self.address
     }
 
-    /// Notes that a request showed a valid credential: such a connection is among the last to be closed.
+    /// Notes that a request had a valid credential: such a connection is among the last to be closed.
     pub fn is_known(&self) {
         self.known.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a request in, until what is returned is dropped.
+    /// Counts a request, until the returned value is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
         self.served.store(true, Ordering::Relaxed);
         Active(self.clone())
     }
 
-    /// Closes the connection, whatever is on it.
+    /// Closes the connection, even with requests in progress.
     pub fn dismiss(&self) {
         self.leaving.cancel();
     }
@@ -79,8 +79,8 @@ impl Guest {
         self.leaving.cancelled().await;
     }
 
-    /// Waits until nothing has been on the connection for too long.
-    pub(super) async fn bored(&self, settings: &Settings) {
+    /// Waits until the connection has been idle for too long.
+    pub(super) async fn idle_for_too_long(&self, settings: &Settings) {
         loop {
             let limit =
                 if self.served.load(Ordering::Relaxed) { settings.idle } else { settings.first_request };
@@ -100,15 +100,15 @@ impl Guest {
         Duration::from_millis(now().saturating_sub(self.since.load(Ordering::Relaxed)))
     }
 
-    /// Says who goes first: strangers before users, whoever has been idle for longest among either. `None` for those with
-    /// requests.
+    /// Returns the order in which connections are closed: those without a valid credential first, and within both groups the
+    /// longest idle first. `None` for connections with requests in progress.
     fn rank(&self) -> Option<(bool, u64)> {
         let idle = self.active.load(Ordering::Relaxed) == 0 && !self.leaving.is_cancelled();
         idle.then(|| (self.known.load(Ordering::Relaxed), self.since.load(Ordering::Relaxed)))
     }
 }
 
-/// A request that is not answered to the end.
+/// A request whose answer is not complete.
 #[derive(Debug)]
 pub(super) struct Active(Arc<Guest>);
 
@@ -133,7 +133,7 @@ struct List {
 }
 
 impl List {
-    /// Counts those that stay: in all, from an address, and among them those beyond the limits.
+    /// Counts the connections that remain: in total, from an address, and those beyond the limits.
     fn count(&self, address: IpAddr) -> (usize, usize, usize) {
         let staying = self.all.values().filter(|guest| !guest.leaving.is_cancelled());
         staying.fold((0, 0, 0), |(all, same, reserve), guest| {
@@ -145,7 +145,7 @@ impl List {
         })
     }
 
-    /// Asks the one to leave that is missed least; says whether there was one.
+    /// Closes the least important connection. Returns whether there was one.
     fn evict(&self, wanted: impl Fn(&Guest) -> bool) -> bool {
         let idle = self.all.values().filter(|guest| wanted(guest));
         let chosen =
@@ -163,8 +163,8 @@ impl Guests {
         Arc::new(Self { settings, list: Mutex::default() })
     }
 
-    /// Lets a connection in. If there is no room, an idle one leaves for it; if none is idle, it is taken into the reserve,
-    /// where only administrators stay. `None` if that is full, too.
+    /// Accepts a connection. If there is no room, an idle one is closed for it. If none is idle, it goes into the reserve, where
+    /// only administrators may stay. `None` if that is full, too.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
         let mut list = self.list.lock();
         let reserve = !self.has_room(&list, address);
@@ -193,13 +193,13 @@ impl Guests {
         reserve < self.settings.reserve || (self.settings.reserve > 0 && list.evict(in_reserve))
     }
 
-    /// Makes room after the system refused a connection.
-    pub(super) fn relieve(&self) -> bool {
+    /// Frees a connection after the system refused a new one.
+    pub(super) fn make_room(&self) -> bool {
         self.list.lock().evict(|_| true)
     }
 }
 
-/// A place among the connections, given back when dropped.
+/// A place among the connections; it is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u64,
@@ -208,7 +208,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Says whether the connection may stay, now that it is known whether an administrator is on it.
+    /// Returns whether the connection may stay, now that it is known whether it is an administrator's.
     pub(super) fn may_stay(&self, administrator: bool) -> bool {
         if administrator {
             self.guest.is_known();
@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_bored_only_without_requests() {
+    async fn a_connection_is_idle_only_without_requests() {
         let settings = Settings { idle: Duration::from_millis(10), ..Settings::default() };
         let slot = Guests::new(settings).enter(address(1)).unwrap();
         let request = slot.guest.begin();
-        let bored = tokio::time::timeout(settings.idle * 10, slot.guest.bored(&settings)).await;
-        assert!(bored.is_err());
+        let outcome = tokio::time::timeout(settings.idle * 10, slot.guest.idle_for_too_long(&settings)).await;
+        assert!(outcome.is_err());
         drop(request);
-        slot.guest.bored(&settings).await;
+        slot.guest.idle_for_too_long(&settings).await;
     }
 }

@@ -1,9 +1,9 @@
-//! Connections: who may have one, TLS, HTTP/1.1 and HTTP/2, and their orderly end. All listeners of the program are this one.
+//! Connections: who may have one, TLS, HTTP/1.1 and HTTP/2, and their orderly end. All listeners of the program use this code.
 //!
-//! A connection that says nothing is closed, at every stage: during the handshake, before its first request, between requests.
-//! What is on its way keeps a connection open, for as long as the peer answers pings (HTTP/2) or acknowledges probes (TCP).
-//! There are limits for connections in all and from one address. At a limit, an idle connection is closed for the new
-//! one: those that never showed a credential first. If all are busy, only administrators get in.
+//! A silent connection is closed at every stage: during the handshake, before its first request, and between requests. A request
+//! in progress keeps a connection open, as long as the peer answers pings (HTTP/2) or acknowledges probes (TCP). There are limits
+//! for the total number of connections and for those from one address. At a limit, an idle connection is closed for the new one:
+//! first those that never had a valid credential. If all are busy, only administrators get in.
 
 pub mod descriptors;
 mod guests;
@@ -33,34 +33,34 @@ use guests::{Active, Guests, Slot};
 
 /// One connection of client-go carries all watches of a process.
 const MAX_STREAMS: u32 = 1000;
-/// How long connections may take to end once they or the server are told to.
+/// How long connections may take to end once they or the server must end.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// How often and at which distance a port that another program has is tried: five seconds in all.
+/// How often, and after which pause, a port in use is tried again: five seconds in total.
 const BIND_TRIES: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
-/// How long to wait after the system refused a connection.
+/// The pause after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(50);
-/// More connections than this are not allowed unless asked for: each takes some ten kilobytes.
+/// The default limit is never higher than this: each connection takes some ten kilobytes.
 const USUAL_MOST: usize = 10_000;
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Connections in all.
+    /// Connections in total.
     pub connections: usize,
     /// Connections from one address.
     pub per_address: usize,
-    /// Further connections, for administrators.
+    /// Additional connections, for administrators.
     pub reserve: usize,
-    /// How long a TLS handshake may take.
+    /// The time limit for a TLS handshake.
     pub handshake: Duration,
-    /// How long it may take from there to the end of the first request's head.
+    /// The time limit from there to the end of the first request's head.
     pub first_request: Duration,
-    /// How long a connection stays open without a request.
+    /// How long a connection remains open without a request.
     pub idle: Duration,
-    /// How long a connection that is to end for having been idle may take to do so.
+    /// How long an idle connection may take to close.
     pub goodbye: Duration,
-    /// How often HTTP/2 peers are asked whether they are still there, and how long they may take to answer.
+    /// How often HTTP/2 peers are pinged, and how long they may take to answer.
     pub ping: Duration,
     pub pong: Duration,
 }
@@ -72,8 +72,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns limits that leave enough of the open files that this process may have: an eighth for files, a quarter for
-    /// connections that we make ourselves, a sixteenth for administrators.
+    /// Returns limits that leave enough of this process's open files: an eighth for files, a quarter for outgoing connections, a
+    /// sixteenth for administrators.
     pub fn for_descriptors(descriptors: u64) -> Self {
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
         let reserve = (descriptors / 16).clamp(1, 64);
@@ -92,12 +92,12 @@ impl Settings {
         }
     }
 
-    /// Returns limits for what is asked now and then: metrics, health.
+    /// Returns limits for listeners with few requests: metrics, health.
     pub fn for_probes() -> Self {
         Self { connections: 64, per_address: 32, reserve: 0, ..Self::default() }
     }
 
-    /// Returns the same with limits that somebody chose; what is not chosen follows from what is.
+    /// Returns the same limits with explicit values; the other ones are derived from these.
     pub fn chosen(
         self,
         connections: Option<usize>,
@@ -114,19 +114,19 @@ impl Settings {
     }
 }
 
-/// What is served on a listener.
+/// A service on a listener.
 pub trait Host: Send + Sync + 'static {
-    /// What is known of who is at the other end.
+    /// The known identity of the client.
     type Peer: Clone + Send + Sync + 'static;
     type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
         + Send
         + Unpin
         + 'static;
 
-    /// Finds out who is at the other end; with TLS, from the handshake.
+    /// Identifies the client; with TLS, from the handshake.
     fn meet(&self, tls: Option<&rustls::ServerConnection>, guest: &Arc<Guest>) -> Self::Peer;
 
-    /// Says whether somebody gets in when nobody else does.
+    /// Returns whether this client gets in when all connections are busy.
     fn is_administrator(&self, _: &Self::Peer) -> bool {
         false
     }
@@ -137,12 +137,12 @@ pub trait Host: Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// Says whether connections are refused at the moment.
+    /// Returns whether connections are currently refused.
     fn is_shut(&self) -> bool {
         false
     }
 
-    /// Waits until all connections are to be cut.
+    /// Waits until all connections must be cut.
     fn shut(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
@@ -171,7 +171,7 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     }
 }
 
-/// Accepts connections until told to stop, then waits a moment for the open ones.
+/// Accepts connections until it is stopped, then waits a moment for the open ones.
 pub async fn run<H: Host>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -190,15 +190,15 @@ pub async fn run<H: Host>(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, mostly.
-                let relieved = guests.relieve();
+                // Usually the process has run out of file descriptors.
+                let relieved = guests.make_room();
                 tracing::warn!(%error, relieved, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
         if host.is_shut() {
-            // The client sees a server that is gone.
+            // To the client, the server looks dead.
             reset(stream);
             continue;
         }
@@ -217,12 +217,12 @@ pub async fn run<H: Host>(
     }
 }
 
-/// Ends a connection with a reset instead of a polite goodbye.
+/// Ends a connection with a reset instead of an orderly close.
 fn reset(stream: TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Lets the system find out that a peer is gone while nothing is sent.
+/// Makes the system detect a dead peer while nothing is sent.
 fn probe(stream: &TcpStream) {
     use rustix::net::sockopt;
     let probed = sockopt::set_socket_keepalive(stream, true)
@@ -243,7 +243,7 @@ struct Connection<H> {
 
 impl<H: Host> Connection<H> {
     async fn run(self, stream: TcpStream, acceptor: Option<TlsAcceptor>) {
-        // Answers are small and latency counts.
+        // Answers are small, and latency matters.
         let _ = stream.set_nodelay(true);
         probe(&stream);
         let guest = self.slot.guest.clone();
@@ -284,7 +284,7 @@ impl<H: Host> Connection<H> {
                 Ok::<_, Infallible>(answer.map(|body| Unfinished { body, _active: active }))
             }
         });
-        // The place is given back when the socket is closed: upgraded connections live on without us.
+        // The place is freed when the socket is closed: upgraded connections live on without this task.
         let io = TokioIo::new(Counted { stream, _slot: slot });
         if http2 {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -308,7 +308,7 @@ impl<H: Host> Connection<H> {
     }
 }
 
-/// Drives a connection until it ends, is idle for too long, or has to end.
+/// Serves a connection until it ends, is idle for too long, or must end.
 async fn drive<C>(
     mut connection: Pin<&mut C>,
     end: impl Fn(Pin<&mut C>),
@@ -323,7 +323,7 @@ async fn drive<C>(
         ended = connection.as_mut() => ended,
         () = gate.shut() => return,
         () = guest.dismissed() => return,
-        () = guest.bored(settings) => {
+        () = guest.idle_for_too_long(settings) => {
             end(connection.as_mut());
             tokio::time::timeout(settings.goodbye, connection).await.unwrap_or(Ok(()))
         }
@@ -337,7 +337,7 @@ async fn drive<C>(
     }
 }
 
-/// The body of an answer; its request is over when it has been sent or given up.
+/// The body of an answer; its request ends when the body has been sent or dropped.
 struct Unfinished<B> {
     body: B,
     _active: Active,

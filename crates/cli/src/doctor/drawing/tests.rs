@@ -1,4 +1,4 @@
-//! What is shown, held against recorded texts: `UPDATE_GOLDEN=1 cargo test -p cli doctor` rewrites them.
+//! Compares the output with recorded texts: `UPDATE_GOLDEN=1 cargo test -p cli doctor` rewrites them.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn imported(name: &str, addresses: &[&str]) -> Value {
     slice(name, "derived-web", "endpointslice-controller.karmada.io", addresses)
 }
 
-/// A Work that holds a slice of a cluster, for a MultiClusterService or for a ServiceExport.
+/// A Work with a slice of a cluster, for a MultiClusterService or for a ServiceExport.
 fn collected(cluster: &str, label: &str, slice: &Value) -> Value {
     json!({
         "metadata": { "namespace": format!("karmada-es-{cluster}"), "labels": { (label): "web" } },
@@ -150,7 +150,7 @@ fn endpoints_that_are_not_ready_neither_count_nor_are_tried() {
         slice["endpoints"][0]["conditions"] = json!({ "ready": false });
         slice
     };
-    // One of two is not ready, then the only one.
+    // First one of two is not ready, then the only one.
     let (one, two) = (unready(own("web-a", &["10.1.0.5", "10.1.0.6"])), unready(own("web-b", &["10.2.0.7"])));
     let mut facts = shared();
     facts.works = vec![collected("member1", MULTI, &one), collected("member2", MULTI, &two)];
@@ -224,8 +224,8 @@ fn advice_about_a_missing_service_depends_on_who_brings_it() {
 #[test]
 fn everything_that_can_go_wrong_is_named_with_advice() {
     let mut facts = shared();
-    // The first provider has one endpoint more than was collected, the second is away, and the consumer lacks a slice and has one
-    // too many. Pods of the consumer have the addresses of the first provider.
+    // The first provider has one endpoint more than was collected, the second is away, and the consumer lacks a slice and has an
+    // extra one. Pods of the consumer have the same addresses as the first provider's.
     facts.clusters[0].member =
         Ok(member(&["10.1.0.0/16"], vec![own("web-a", &["10.1.0.5", "10.1.0.6", "10.1.0.9"])]));
     facts.clusters[1] = cluster("member2", "False", Err("cluster member2 does not answer"));
@@ -261,7 +261,7 @@ fn a_multi_cluster_service_that_nobody_carries_out() {
     facts.clusters.push(cluster("member2", "True", Ok(MemberFacts::default())));
     facts.clusters.push(cluster("member3", "True", Ok(MemberFacts::default())));
     check("not-carried-out.txt", &draw(&diagnose(&facts)));
-    // Without the Service, that is what is missing first.
+    // The missing Service is reported first.
     facts.service = None;
     check("no-service.txt", &draw(&diagnose(&facts)));
     let mut facts = shared();
@@ -301,7 +301,7 @@ fn an_exported_service_and_its_import() {
     let report = diagnose(&facts);
     assert!(report.is_well());
     check("exported.txt", &draw(&report));
-    // Nobody brought the export there, a member does not know the kind, and the import wants another port.
+    // The export was not brought there, a member does not know the kind, and the import has another port.
     facts.works.clear();
     facts.import = Some(json!({ "spec": { "type": "ClusterSetIP", "ports": [{ "port": 81 }] } }));
     for cluster in &mut facts.clusters {
@@ -331,11 +331,11 @@ fn what_clusters_that_were_not_asked_have_is_not_known() {
         partial,
         ..shared()
     };
-    // The exporter does not answer, and nothing of it was collected. It may have the derived Service, too.
+    // The exporter does not answer, and nothing was collected from it. It may have the derived Service, too.
     let report = diagnose(&facts(false, vec![], vec![away(), importer(false)]));
     assert!(report.is_well());
     check("not-seen.txt", &draw(&report));
-    // Only the importer was asked: what was collected tells that another one exports.
+    // Only the importer was queried: the collected slices show that there is another exporter.
     let works = || vec![collected("member1", EXPORT, &own("web-a", &["10.1.0.5"]))];
     let severities = |facts: &Facts| -> Vec<(String, Severity)> {
         let findings = diagnose(facts).findings;
@@ -348,7 +348,7 @@ fn what_clusters_that_were_not_asked_have_is_not_known() {
         severities(&facts(true, vec![], vec![importer(true)])),
         [(unseen, Severity::Note), unknown_kind]
     );
-    // Of a cluster that answers, its answer counts.
+    // If a cluster answers, its answer counts.
     let mut stale = facts(false, works(), vec![importer(true)]);
     stale.clusters.push(cluster("member1", "True", Ok(member(&[], vec![]))));
     let none = "there is a ServiceExport in the control plane, and none in any member".to_owned();

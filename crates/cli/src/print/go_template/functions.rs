@@ -27,16 +27,16 @@ pub(super) const NAMES: &[&str] = &[
     "urlquery",
 ];
 
-/// Why a function did not answer.
+/// Why a function failed.
 pub(super) enum Refusal {
-    /// It was given too much or too little.
+    /// It got too many or too few arguments.
     Count(String),
     /// Its first argument should have been text.
     Type(String),
     Failed(String),
 }
 
-/// Tells what a value is in a condition: anything but nothing, zero and what is empty.
+/// Returns whether a value is true in a condition: false is a missing value, zero, or an empty value.
 pub(super) fn truth(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -48,14 +48,14 @@ pub(super) fn truth(value: &Value) -> bool {
     }
 }
 
-/// The text of a value where an action stands.
+/// The text of a value in place of an action.
 pub(super) fn printed(value: &Value) -> String {
     if value.is_null() { "<no value>".to_owned() } else { verbose(value) }
 }
 
 pub(super) use apimachinery::go::type_name;
 
-/// A float as `%v` prints it: the shortest digits, and an exponent where there are more than six places.
+/// A float as `%v` prints it: with the fewest digits, and with an exponent if there are more than six places.
 fn float(number: f64) -> String {
     general(number, 'e')
 }
@@ -134,7 +134,7 @@ pub(super) fn call(name: &str, arguments: &[Value]) -> Result<Value, Refusal> {
         "ge" => (!less(&arguments[0], &arguments[1]).map_err(failed)?).into(),
         "len" => length(&arguments[0]).map_err(failed)?.into(),
         "index" => index(&arguments[0], &arguments[1..]).map_err(failed)?,
-        // kubectl's: whether `index` would find it.
+        // A function of kubectl: whether `index` would find it.
         "exists" => index(&arguments[0], &arguments[1..]).is_ok_and(|value| !value.is_null()).into(),
         "slice" => slice(&arguments[0], &arguments[1..]).map_err(failed)?,
         "base64decode" => decode(&arguments[0]).map_err(failed)?.into(),
@@ -147,12 +147,12 @@ pub(super) fn call(name: &str, arguments: &[Value]) -> Result<Value, Refusal> {
         "html" => html(&join()).into(),
         "js" => js(&join()).into(),
         "urlquery" => query(&join()).into(),
-        // There are no functions among JSON's values.
+        // JSON values include no functions.
         _ => return Err(Refusal::Failed(format!("non-function of type {}", type_name(&arguments[0])))),
     })
 }
 
-/// Text as `fmt.Sprint` joins it: spaces between operands of which neither is a string.
+/// Text as `fmt.Sprint` joins it: spaces between operands if neither is a string.
 fn sprint(arguments: &[Value]) -> String {
     let mut out = String::new();
     for (i, value) in arguments.iter().enumerate() {
@@ -164,7 +164,7 @@ fn sprint(arguments: &[Value]) -> String {
     out
 }
 
-/// The kinds of values that can be compared with each other.
+/// The kinds of values that can be compared.
 #[derive(PartialEq, Eq)]
 enum Basic {
     Bool,
@@ -314,7 +314,7 @@ fn decode(value: &Value) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `%-10s` taken apart.
+/// A parsed `%-10s`.
 #[derive(Default)]
 struct Verb {
     minus: bool,
@@ -326,7 +326,7 @@ struct Verb {
     precision: Option<usize>,
 }
 
-/// Widths and precisions beyond this are cut, so that no template fills the memory.
+/// Larger widths and precisions are cut, so that a template cannot fill the memory.
 const WIDEST: usize = 10_000;
 
 impl Verb {
@@ -356,7 +356,7 @@ impl Verb {
         }
     }
 
-    /// None if the verb does not suit the value.
+    /// Returns `None` if the verb does not suit the value.
     fn format(&self, letter: char, value: &Value) -> Option<String> {
         let cut = |text: &str| match self.precision {
             Some(precision) => text.chars().take(precision).collect(),
@@ -399,7 +399,7 @@ impl Verb {
                     _ => return None,
                 })
             }
-            // Lists and maps take the verb for each of their values.
+            // Lists and maps apply the verb to each of their values.
             ('s' | 'd' | 'q', Value::Array(items)) => {
                 let plain = Self::default();
                 let each = |item| plain.format(letter, item).unwrap_or_else(|| unsuited(letter, item));
@@ -422,7 +422,7 @@ impl Verb {
     }
 }
 
-/// Two digits at least, and a sign.
+/// At least two digits, and a sign.
 fn exponent(text: &str, letter: char) -> String {
     let Some((mantissa, exponent)) = text.split_once('e') else { return text.to_owned() };
     let number: i32 = exponent.parse().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! From a template's text to its parts.
+//! Parses a template's text.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Command, Part, Pipe, Word, WordKind, functions};
 
-/// How deep parentheses and blocks may nest.
+/// The maximum nesting of parentheses and blocks.
 const DEPTH: usize = 100;
 
 type Named = BTreeMap<String, Vec<Part>>;
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<(Vec<Part>, Named)> {
     }
 }
 
-/// What is between two pairs of braces, or outside of them.
+/// The text between two pairs of braces, or outside of them.
 #[derive(Debug)]
 enum Item {
     Text(String),
@@ -62,7 +62,7 @@ enum TokenKind {
     Comma,
     Declare,
     Assign,
-    /// One that means nothing here.
+    /// A character without a meaning here.
     Character(char),
 }
 
@@ -74,7 +74,7 @@ fn fault(text: &str, place: usize, said: &str) -> anyhow::Error {
     anyhow!("template: output:{}: {said}", line(text, place))
 }
 
-/// Takes text and actions apart; a minus beside braces takes the white space beyond them away.
+/// Splits text and actions; a minus beside braces removes the white space next to it.
 fn lex(text: &str) -> anyhow::Result<Vec<Item>> {
     let mut items = Vec::new();
     let (mut at, mut trims) = (0, false);
@@ -140,7 +140,7 @@ fn word_length(text: &str) -> usize {
     text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())
 }
 
-/// Reads one token; returns its length in bytes, too.
+/// Reads one token; also returns its length in bytes.
 fn token(text: &str, place: usize) -> anyhow::Result<(TokenKind, usize)> {
     let rest = &text[place..];
     let first = rest.chars().next().unwrap_or(' ');
@@ -183,7 +183,7 @@ fn token(text: &str, place: usize) -> anyhow::Result<(TokenKind, usize)> {
     })
 }
 
-/// Where the quote that opens the text is closed.
+/// The position of the closing quote for the quote that opens the text.
 fn closing(rest: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (i, c) in rest.char_indices().skip(1) {
@@ -291,7 +291,7 @@ fn number(text: &str, place: usize) -> anyhow::Result<(TokenKind, usize)> {
 enum End {
     Text,
     Close,
-    /// `else`; the parser stands before it.
+    /// `else`; the parser is positioned before it.
     Otherwise,
 }
 
@@ -302,7 +302,7 @@ struct Parser<'a> {
     named: Named,
     /// Names that are in scope.
     variables: Vec<String>,
-    /// Loops around the current place.
+    /// The number of enclosing loops.
     loops: usize,
     depth: usize,
 }
@@ -416,7 +416,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads the rest of `if`, `with` or `range`, with what `else` leads to.
+    /// Reads the rest of `if`, `with` or `range`, including `else`.
     fn control(&mut self, keyword: &str, mut words: Words) -> anyhow::Result<Part> {
         let scope = self.variables.len();
         let pipe = self.whole(&mut words, keyword, keyword == "range")?;
@@ -440,7 +440,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Reads what follows `else`, which may be another condition.
+    /// Reads the part after `else`, which may be another condition.
     fn otherwise(&mut self, keyword: &str) -> anyhow::Result<Vec<Part>> {
         let Some(Item::Action(tokens)) = self.items.get(self.at) else { return Ok(Vec::new()) };
         let mut words = Words { tokens: tokens.clone(), at: 0 };
@@ -480,7 +480,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads a pipeline that the end of the action ends.
+    /// Reads a pipeline up to the end of the action.
     fn whole(&mut self, words: &mut Words, context: &str, two: bool) -> anyhow::Result<Pipe> {
         let pipe = self.pipe(words, context, two)?;
         if words.peek().is_some() {
@@ -574,7 +574,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads one word and the fields that hang on it.
+    /// Reads one word and the fields after it.
     fn operand(&mut self, words: &mut Words, context: &str) -> anyhow::Result<Word> {
         let Some(token) = words.next() else { return Err(self.fault("unexpected EOF")) };
         let kind = match token.kind {

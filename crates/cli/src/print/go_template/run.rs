@@ -1,16 +1,16 @@
-//! Fills a template in.
+//! Executes a template.
 
 use serde_json::Value;
 
 use super::{Command, GoTemplate, MissingKeys, Part, Pipe, Word, WordKind, functions};
 
-/// How deep templates may call each other.
+/// The maximum depth of template calls.
 const DEPTH: usize = 100;
 
-/// How far a range over a number may go; Go's has no limit.
+/// The limit of a range over a number; Go's has none.
 const LONGEST: i64 = 1_000_000;
 
-/// Fills the template in; the error is Go's sentence.
+/// Executes the template; the error is in Go's words.
 pub(super) fn run(template: &GoTemplate, data: &Value, out: &mut String) -> Result<(), String> {
     let mut run = Run { template, name: "output".to_owned(), variables: Vec::new(), depth: 0, out };
     run.variables.push(("$".to_owned(), data.clone()));
@@ -18,11 +18,11 @@ pub(super) fn run(template: &GoTemplate, data: &Value, out: &mut String) -> Resu
     run.parts(&template.parts, dot).map(|_| ())
 }
 
-/// What `.` means.
+/// The value of `.`.
 #[derive(Clone, Copy)]
 struct Dot<'a> {
     value: &'a Value,
-    /// It comes from a list or map: Go then knows no more of its type than `interface {}`.
+    /// It comes from a list or map: then Go knows its type only as `interface {}`.
     element: bool,
 }
 
@@ -36,7 +36,7 @@ enum Flow {
 
 struct Run<'a> {
     template: &'a GoTemplate,
-    /// Of the template that is being filled in.
+    /// Of the template that is being executed.
     name: String,
     variables: Vec<(String, Value)>,
     depth: usize,
@@ -80,7 +80,7 @@ impl Run<'_> {
         Ok(Flow::On)
     }
 
-    /// Runs parts whose variables end with them.
+    /// Runs parts with their own scope of variables.
     fn scope(&mut self, parts: &[Part], dot: Dot<'_>) -> Result<Flow, String> {
         let scope = self.variables.len();
         let flow = self.parts(parts, dot)?;
@@ -198,7 +198,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The value of a pipeline, kept in its variables.
+    /// The value of a pipeline, stored in its variables.
     fn pipe(&mut self, pipe: &Pipe, dot: Dot<'_>) -> Result<Value, String> {
         let value = self.value(pipe, dot)?;
         for name in &pipe.variables {
@@ -241,7 +241,7 @@ impl Run<'_> {
         };
         let mut arguments = Vec::new();
         for word in words {
-            // These two look no further than they have to.
+            // These two evaluate only as many arguments as necessary.
             if let (Some(value), "and" | "or") = (arguments.last(), name.as_str())
                 && functions::truth(value) == (name == "or")
             {
@@ -295,7 +295,7 @@ impl Run<'_> {
         let refuses = self.template.missing_keys == MissingKeys::Refused;
         let mut value = value;
         let mut missing = false;
-        // Go names what it looked at last: in a chain, the end of what is in parentheses.
+        // Go names the last evaluated word: in a chain, the end of the parentheses.
         let seen = match &word.kind {
             WordKind::Chain(inner, _) => inner.last(),
             _ => word,
@@ -304,7 +304,7 @@ impl Run<'_> {
         for (i, name) in names.iter().enumerate() {
             let next = match value {
                 Value::Object(map) => map.get(name),
-                // What is not there has no fields either; what is there and empty is a nil pointer.
+                // A missing value has no fields either; an existing empty one is a nil pointer.
                 Value::Null if missing || i == 0 && !element => None,
                 Value::Null => {
                     let said = format!("nil pointer evaluating interface {{}}.{name}");
@@ -328,7 +328,7 @@ impl Run<'_> {
 }
 
 impl Word {
-    /// The word that is looked at last, which in parentheses is their last.
+    /// The word that is evaluated last, which in parentheses is their last.
     fn last(&self) -> &Self {
         let WordKind::Pipe(pipe) = &self.kind else { return self };
         pipe.commands.last().and_then(|command| command.words.last()).map_or(self, Self::last)
