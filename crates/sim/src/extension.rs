@@ -135,15 +135,15 @@ async fn evict(
     context.accept(offer())?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
-    let selection = decode::object(context, kind, &gvk, body, options.field_validation)?;
+    let requested = decode::object(context, kind, &gvk, body, options.field_validation)?;
     let name = context.info.name.as_str();
-    let named = selection.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
+    let named = requested.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
     if !named.is_empty() && named != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let dry = options.dry_run
-        || selection.pointer("/deleteOptions/dryRun").is_some_and(|dry| *dry == json!(["All"]));
-    eviction::evict(server, namespace, name, &selection["deleteOptions"], dry).await?;
+        || requested.pointer("/deleteOptions/dryRun").is_some_and(|dry| *dry == json!(["All"]));
+    eviction::evict(server, namespace, name, &requested["deleteOptions"], dry).await?;
     done(context)
 }
 
@@ -158,12 +158,12 @@ async fn bind(
     context.accept(offer())?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("", "v1", "Binding");
-    let selection = decode::object(context, kind, &gvk, body, options.field_validation)?;
-    let named = selection.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
+    let requested = decode::object(context, kind, &gvk, body, options.field_validation)?;
+    let named = requested.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
     if !name.is_empty() && !named.is_empty() && named != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let name = if name.is_empty() { named } else { name };
-    binding::bind(server, namespace, name, &selection, options.dry_run).await?;
+    binding::bind(server, namespace, name, &requested, options.dry_run).await?;
     done(context)
 }
