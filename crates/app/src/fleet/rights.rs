@@ -29,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const REST: Duration = Duration::from_secs(10);
 /// How many answers are kept.
 const MOST: usize = 65_536;
+/// The longest question whose answer is kept, in bytes. Callers choose names and namespaces, which may be as long as a path; a real one
+/// has some hundred.
+const QUESTION: usize = 1 << 10;
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
@@ -51,6 +54,14 @@ struct Question {
     user: String,
     groups: Vec<String>,
     wish: Wish,
+}
+
+impl Question {
+    fn size(&self) -> usize {
+        let Wish { verb, group, version, resource, subresource, namespace, name } = &self.wish;
+        let texts = [&self.user, verb, group, version, resource, subresource, namespace, name];
+        texts.into_iter().chain(&self.groups).map(String::len).fold(0, usize::saturating_add)
+    }
 }
 
 /// Which clusters show themselves to a caller.
@@ -120,14 +131,7 @@ impl Rights {
         };
         match (answer, known) {
             (Some(may), _) => {
-                let mut all = self.known.lock();
-                if all.len() >= MOST {
-                    all.retain(|_, (_, since)| since.elapsed() < FRESH);
-                    if all.len() >= MOST {
-                        all.clear();
-                    }
-                }
-                all.insert(question, (may, Instant::now()));
+                self.keep(question, may);
                 may
             }
             (None, Some((may, since))) => may && since.elapsed() < KEPT,
@@ -137,6 +141,20 @@ impl Rights {
 }
 
 impl Rights {
+    fn keep(&self, question: Question, may: bool) {
+        if question.size() > QUESTION {
+            return;
+        }
+        let mut all = self.known.lock();
+        if all.len() >= MOST {
+            all.retain(|_, (_, since)| since.elapsed() < FRESH);
+            if all.len() >= MOST {
+                all.clear();
+            }
+        }
+        all.insert(question, (may, Instant::now()));
+    }
+
     fn is_silent(&self, cluster: &str) -> bool {
         self.silent.lock().get(cluster).is_some_and(|since| since.elapsed() < REST)
     }
@@ -196,6 +214,19 @@ mod tests {
         let jane = User { name: "jane".to_owned(), groups, ..User::default() };
         assert_eq!(question(&"m1".into(), &jane, wish()).groups, ["dev", AUTHENTICATED]);
         assert_eq!(question(&"m1".into(), &User::anonymous(), wish()).groups, [UNAUTHENTICATED]);
+    }
+
+    #[test]
+    fn finding_3_questions_of_any_length_are_not_kept() {
+        let rights = Rights::default();
+        let jane = User { name: "jane".to_owned(), ..User::default() };
+        for length in [10, 253, 100_000] {
+            let asked = Wish { name: "x".repeat(length), namespace: "y".repeat(length), ..wish() };
+            rights.keep(question(&"m1".into(), &jane, asked), true);
+        }
+        let sizes: Vec<usize> = rights.known.lock().keys().map(Question::size).collect();
+        assert_eq!(sizes.len(), 2, "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size <= QUESTION), "{sizes:?}");
     }
 
     #[tokio::test]

@@ -52,7 +52,12 @@ impl Reviewer {
     /// Says whether a caller with these certificates is answered at a path. Conversions are for anybody: kube-apiserver
     /// shows no certificate for them, and they write nothing.
     pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
-        path == CONVERT || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
+        path == CONVERT || self.clients.is_none() || self.knows(chain)
+    }
+
+    /// Says whether these certificates are those of an API server.
+    pub(super) fn knows(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.clients.as_ref().is_some_and(|clients| clients.know(chain))
     }
 
     /// Answers a review that was sent to `path`; none if nothing is served there.
