@@ -21,7 +21,7 @@ pub(super) struct Limits {
     pub(super) body: usize,
     /// All reviews that are being read.
     pub(super) bodies: usize,
-    /// What one review becomes: some ten times its size, unless it is made to be more.
+    /// What one review becomes: some twenty times its size, unless it is made to be more.
     pub(super) tree: usize,
     /// What all reviews that are being judged have become. A rule that changes an object copies it, so this is about half of the memory
     /// that they take.
@@ -30,7 +30,7 @@ pub(super) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body: 7 << 20, bodies: 64 << 20, tree: 96 << 20, trees: 192 << 20 }
+        Self { body: 7 << 20, bodies: 64 << 20, tree: 192 << 20, trees: 256 << 20 }
     }
 }
 
