@@ -17,7 +17,7 @@ mod background;
 mod bootstrap;
 mod clock;
 mod controllers;
-mod conversion;
+pub mod conversion;
 mod endpoints;
 mod field_ownership;
 pub mod gate;

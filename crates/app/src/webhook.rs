@@ -10,6 +10,7 @@ mod clients;
 mod listen;
 mod metrics;
 mod review;
+mod room;
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};

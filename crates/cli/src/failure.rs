@@ -6,7 +6,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// An error from a server.
+use crate::terminal::visible;
+
+/// A server's answer that is no success.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) code: u16,
@@ -162,13 +164,18 @@ pub(crate) fn is_refused_connection(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns what to print and the exit status.
+/// Returns what to print and the exit status. What a server said in it steers no terminal.
 pub fn told(error: &anyhow::Error) -> (String, u8) {
+    let (text, status) = words(error);
+    (visible(&text).into_owned(), status)
+}
+
+fn words(error: &anyhow::Error) -> (String, u8) {
     if let Some(Ended(status)) = error.downcast_ref::<Ended>() {
         return (String::new(), *status);
     }
     if let Some(Failures(failures)) = error.downcast_ref::<Failures>() {
-        let lines: Vec<String> = failures.iter().map(|failure| told(failure).0).collect();
+        let lines: Vec<String> = failures.iter().map(|failure| words(failure).0).collect();
         return (lines.join("\n"), 1);
     }
     if let Some(refusal) = error.downcast_ref::<Refusal>() {
@@ -250,6 +257,15 @@ mod tests {
 
     fn refusal(status: &Value) -> anyhow::Error {
         Refusal::new(422, &status.to_string()).into()
+    }
+
+    #[test]
+    fn finding_30_what_a_server_says_does_not_steer_the_terminal() {
+        let body =
+            json!({"kind": "Status", "reason": "Forbidden", "message": "no\u{1b}[2J\ryes"}).to_string();
+        let several = Failures(vec![Refusal::new(403, &body).into(), anyhow::anyhow!("\u{7}")]);
+        let text = told(&several.into()).0;
+        assert_eq!(text, "Error from server (Forbidden): no^[[2J\\ryes\nerror: \\u{7}");
     }
 
     #[test]

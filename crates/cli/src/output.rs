@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::terminal::visible;
+
 /// Writes to stdout.
 pub(crate) fn print(text: &str) {
     bytes(text.as_bytes());
@@ -20,9 +22,9 @@ pub(crate) fn line(text: &str) {
     print(&format!("{text}\n"));
 }
 
-/// Writes a line to stderr.
+/// Writes a line to stderr. What servers say in it steers no terminal.
 pub(crate) fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", visible(text));
 }
 
 /// Writes bytes to stderr, unchanged.

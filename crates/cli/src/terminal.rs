@@ -1,5 +1,6 @@
 //! The user's terminal: raw while a remote program uses it, and its size as it changes.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Read};
 use std::sync::OnceLock;
 
@@ -88,7 +89,27 @@ pub(crate) fn coloured() -> bool {
     })
 }
 
-/// Bright and readable on dark and light backgrounds, in an order in which neighbours differ.
+/// Returns a text in which what would steer the terminal can be seen: objects and messages come from members and their tenants, whose
+/// escape sequences could hide or forge what an administrator reads (CVE-2021-25743). Lines and columns stay; escape and carriage return
+/// look as in kubectl.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{1b}' => out.push_str("^["),
+            '\r' => out.push_str("\\r"),
+            other if steers(other) => out.extend(other.escape_default()),
+            other => out.push(other),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Bright and readable on dark and light ground, in an order in which neighbours differ.
 const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
 
 /// Returns the text in the colour of the `index`-th cluster.
@@ -103,6 +124,18 @@ fn colour(text: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_shown_and_not_obeyed() {
+        for (text, shown) in [
+            ("as it is: ü\t\n", "as it is: ü\t\n"),
+            ("\u{1b}[2J\u{1b}]0;title\u{7}", "^[[2J^[]0;title\\u{7}"),
+            ("fine\rFINE", "fine\\rFINE"),
+            ("\u{9b}31m\u{8}\u{7f}", "\\u{9b}31m\\u{8}\\u{7f}"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+    }
 
     #[test]
     fn neighbours_have_different_colours() {

@@ -41,6 +41,9 @@ impl Versions {
                     None if map.contains_key(&format!("{key}{POSITION}")) => continue,
                     None => (key.as_str(), version),
                 };
+                if place.ends_with(POSITION) {
+                    return None;
+                }
                 places.insert(Place::parse(place), version.parse().ok()?);
             }
             Some(places)

@@ -17,7 +17,8 @@ use serde_json::Value;
 
 use crate::{Answer, Error, Operation, Question, Replicas, Result, verify_dependencies};
 
-/// How many characters of a hook's message are told: it ends up in conditions and events, and hooks may answer with megabytes.
+/// How many characters of what a hook says are told: it ends up in conditions and events, and hooks may answer with megabytes. What is
+/// wrong with an answer may quote it, so that counts, too.
 const MESSAGE_LIMIT: usize = 1 << 10;
 
 /// One webhook of a configuration.
@@ -118,8 +119,7 @@ impl Hook {
                 let why = "webhook require response.status when response.successful is false";
                 return Err(invalid(why.to_owned()));
             };
-            let message: String = status.message.chars().take(MESSAGE_LIMIT).collect();
-            let code = status.code;
+            let (code, message) = (status.code, status.message);
             return Err(self.failed(&format!("webhook call failed, get status code: {code}, msg: {message}")));
         }
         let absent = |what: &str| invalid(format!("webhook returned {what}"));
@@ -136,7 +136,7 @@ impl Hook {
                 patch.map_or(Ok(Answer::Object(object.clone())), |patch| {
                     // Not wrapped in the hook's name, as upstream: the answer was valid, it only does not fit.
                     let patched = apimachinery::patch::json::apply(&object, &patch);
-                    patched.map(Answer::Object).map_err(|error| Error::Layer(error.to_string()))
+                    patched.map(Answer::Object).map_err(|error| Error::Layer(short(&error.to_string())))
                 })
             }
             Question::Status { .. } => {
@@ -155,8 +155,13 @@ impl Hook {
 
     /// Returns the error about a call of this hook.
     pub fn failed(&self, reason: &str) -> Error {
+        let reason = short(reason);
         Error::Layer(format!("Internal error occurred: failed calling webhook {:?}: {reason}", self.id))
     }
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(MESSAGE_LIMIT).collect()
 }
 
 /// Returns the patch of an answer, if there is one.
@@ -280,6 +285,23 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("get status code: 500, msg: éé"), "{text:.200}");
         assert!(text.chars().count() < 2 * MESSAGE_LIMIT, "{}", text.len());
+    }
+
+    #[test]
+    fn finding_16_whatever_a_hook_answers_what_is_told_of_it_is_short() {
+        let long = "x".repeat(4 << 20);
+        let patch = json!([{"op": "remove", "path": format!("/{long}")}]).to_string().into_bytes();
+        let patch = serde_json::to_value(k8s_openapi::ByteString(patch)).expect("text");
+        for response in [
+            json!({ "uid": long, "successful": true }),
+            json!({ "uid": "u", "successful": true, "patchType": long, "patch": patch }),
+            json!({ "uid": "u", "successful": true, "patchType": "JSONPatch", "patch": patch }),
+        ] {
+            let context = serde_json::from_value(json!({ "response": response })).expect("a context");
+            let question = Question::Revise { object: workload(), replicas: 7 };
+            let text = one().answer("u", question, context).expect_err("it is wrong").to_string();
+            assert!(text.chars().count() < 2 * MESSAGE_LIMIT, "{text:.200}: {} bytes", text.len());
+        }
     }
 
     #[test]

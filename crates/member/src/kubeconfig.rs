@@ -76,12 +76,17 @@ impl std::fmt::Debug for Access {
 impl Access {
     /// Reads the entry to which the current context refers.
     pub fn read(text: &[u8]) -> std::result::Result<Self, Refused> {
+        Self::read_context(text, None)
+    }
+
+    /// Reads the entry that a context names; without one, the current one.
+    pub fn read_context(text: &[u8], context: Option<&str>) -> std::result::Result<Self, Refused> {
         if text.len() > KUBECONFIG_LIMIT {
             return Err(Refused::TooLong);
         }
         let text = std::str::from_utf8(text).map_err(|_| Refused::Unreadable)?;
         let document = yaml::read(text).map_err(|_| Refused::Unreadable)?.value;
-        let current = document.get("current-context").and_then(Value::as_str);
+        let current = context.or_else(|| document.get("current-context").and_then(Value::as_str));
         let context = current.and_then(|name| entry(&document, "contexts", "context", name));
         let context = context.ok_or(Refused::NoContext)?;
         let named = |key: &str| context.get(key).and_then(Value::as_str).unwrap_or("");
@@ -100,19 +105,26 @@ impl Access {
         Ok(Self { server, cluster, user })
     }
 
-    /// Returns the configuration of a client for it.
+    /// Returns a kubeconfig with nothing else in it.
     ///
     /// # Errors
-    /// If certificates, the key or the proxy's address cannot be understood.
-    pub async fn config(&self, cluster: &str) -> Result<Config> {
-        let failed = || Error::Client { cluster: cluster.to_owned(), endpoint: self.server.clone() };
-        let kubeconfig: Kubeconfig = serde_json::from_value(json!({
+    /// If a field cannot be understood.
+    pub fn kubeconfig(&self) -> serde_json::Result<Kubeconfig> {
+        serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "member",
             "clusters": [{ "name": "member", "cluster": self.cluster }],
             "users": [{ "name": "member", "user": self.user }],
             "contexts": [{ "name": "member", "context": { "cluster": "member", "user": "member" } }],
         }))
-        .map_err(|_| failed())?;
+    }
+
+    /// Returns how a client is set up for it.
+    ///
+    /// # Errors
+    /// If certificates, the key or the proxy's address cannot be understood.
+    pub async fn config(&self, cluster: &str) -> Result<Config> {
+        let failed = || Error::Client { cluster: cluster.to_owned(), endpoint: self.server.clone() };
+        let kubeconfig = self.kubeconfig().map_err(|_| failed())?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .map_err(|_| failed())?;
@@ -252,7 +264,14 @@ mod tests {
         let mut two = kubeconfig(json!({}), json!({ "token": "t" }));
         let other = json!({ "name": "other", "user": { "exec": { "command": "sh" } } });
         two["users"].as_array_mut().expect("a list").push(other);
+        let context = json!({ "name": "second", "context": { "cluster": "c", "user": "other" } });
+        two["contexts"].as_array_mut().expect("a list").push(context);
         assert!(read(&two).is_ok());
+        let text = two.to_string();
+        let of = |context| Access::read_context(text.as_bytes(), Some(context));
+        assert!(of("it").is_ok());
+        assert_eq!(of("second"), Err(Refused::Program("exec")));
+        assert_eq!(of("third"), Err(Refused::NoContext));
     }
 
     #[test]

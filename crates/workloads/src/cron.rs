@@ -86,12 +86,22 @@ impl Schedule {
     /// Returns the first moment after another one; nothing if there is none within five years. The zone counts unless the text
     /// names its own.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        self.search(after, zone).0
+    }
+
+    /// Returns the first moment after another one, and how many steps it took to find it, or to find that there is none: not many
+    /// more than five years have days, whatever the text says.
+    pub fn search(&self, after: Timestamp, zone: &TimeZone) -> (Option<Timestamp>, usize) {
         match &self.times {
             Times::Every(period) => {
-                let whole = Timestamp::from_second(after.as_second()).ok()?;
-                whole.checked_add(SignedDuration::try_from(*period).ok()?).ok()
+                let whole = Timestamp::from_second(after.as_second()).ok();
+                let period = SignedDuration::try_from(*period).ok();
+                (whole.zip(period).and_then(|(whole, period)| whole.checked_add(period).ok()), 1)
             }
-            Times::Fields(fields) => fields.next(after, self.zone.as_ref().unwrap_or(zone)),
+            Times::Fields(fields) => {
+                let mut steps = 0;
+                (fields.next(after, self.zone.as_ref().unwrap_or(zone), &mut steps), steps)
+            }
         }
     }
 }
@@ -132,12 +142,17 @@ impl Fields {
         })
     }
 
-    fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    fn next(&self, after: Timestamp, zone: &TimeZone, steps: &mut usize) -> Option<Timestamp> {
         let has = |bits: u64, at: i8| bits >> at & 1 == 1;
+        // A field such as `,` means nothing: five years would be gone through minute by minute.
+        if [self.minutes, self.hours, self.months].contains(&0) {
+            return None;
+        }
         let start = after.to_zoned(zone.clone());
         let last_year = start.year() + HORIZON;
-        let mut at = round(&start, 1, i64::from(start.second()))?;
+        let mut at = round(&start, 1, 0)?;
         loop {
+            *steps += 1;
             let zoned = at.to_zoned(zone.clone());
             if zoned.year() > last_year {
                 return None;
@@ -149,7 +164,7 @@ impl Fields {
                 let day = zoned.date().checked_add(1.day()).ok()?;
                 begin(day.to_datetime(jiff::civil::Time::midnight()), zone)?
             } else if !has(self.hours, zoned.hour()) {
-                round(&zoned, 60, i64::from(zoned.minute()) * 60)?
+                round(&zoned, 60, i64::from(zoned.minute()))?
             } else if !has(self.minutes, zoned.minute()) {
                 round(&zoned, 1, 0)?
             } else {
@@ -167,10 +182,11 @@ impl Fields {
     }
 }
 
-/// Returns the moment `minutes` after one, less the seconds by which it is past a full minute or hour.
+/// Returns the moment `minutes` after one, less the minutes by which it is past a full hour, and its seconds: long ago zones were off by
+/// some.
 fn round(zoned: &Zoned, minutes: i64, past: i64) -> Option<Timestamp> {
     let whole = Timestamp::from_second(zoned.timestamp().as_second()).ok()?;
-    whole.checked_add(SignedDuration::from_secs(minutes * 60 - past)).ok()
+    whole.checked_add(SignedDuration::from_secs((minutes - past) * 60 - i64::from(zoned.second()))).ok()
 }
 
 fn begin(moment: DateTime, zone: &TimeZone) -> Option<Timestamp> {
@@ -251,6 +267,26 @@ mod tests {
         assert_eq!(next("0 0 31 2 *", "2026-01-01T00:00:00Z"), "");
         assert_eq!(next("@every 90m", "2026-01-01T00:00:30.7Z"), "2026-01-01T01:30:30Z");
         assert_eq!(next("@every 10ms", "2026-01-01T00:00:30.7Z"), "2026-01-01T00:00:31Z");
+    }
+
+    #[test]
+    fn finding_19_a_search_ends_soon_whatever_the_schedule_says() {
+        for (schedule, comes) in [
+            (", * * * *", false),
+            ("* , * * *", false),
+            ("* * , * *", false),
+            ("* * * , *", false),
+            ("* * * * ,", false),
+            ("* * , * ,", false),
+            ("0 0 31 2 *", false),
+            ("59 23 29 2 ?", true),
+        ] {
+            let parsed = Schedule::parse(schedule).expect("a schedule");
+            let after = "2026-01-01T00:00:30Z".parse().expect("a time");
+            let (found, steps) = parsed.search(after, &TimeZone::UTC);
+            assert_eq!(found.is_some(), comes, "{schedule}");
+            assert!(steps < 2_500, "{schedule}: {steps} steps");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
 pub(crate) use webhook::Converter;
+pub use webhook::answered;
 
 /// How many objects are sent to a webhook at once: few calls for long lists, but no document of many megabytes.
 const AT_ONCE: usize = 500;

@@ -79,6 +79,26 @@ impl Converter {
     }
 }
 
+/// Returns what a webhook's answer makes of an object, in the wanted version. No server is asked: this is for whoever tries answers that
+/// nobody would give.
+///
+/// # Errors
+/// If the answer is not one to this question.
+pub fn answered(
+    code: u16,
+    body: &[u8],
+    uid: &str,
+    object: &Value,
+    api_version: &str,
+) -> Result<Value, String> {
+    let answer = crate::outbound::reply::document(code, body).map_err(|error| error.0)?;
+    let mut objects = returned(&answer, "v1", uid)?;
+    match (objects.pop(), objects.is_empty()) {
+        (Some(converted), true) => checked(&described(object), object, converted, api_version),
+        _ => Err("not as many objects come back as were sent".to_owned()),
+    }
+}
+
 /// Returns an object's version and kind as Go prints them.
 fn described(object: &Value) -> String {
     let text = |field: &str| object[field].as_str().unwrap_or("");

@@ -30,6 +30,9 @@ const MASTERS: &str = "system:masters";
 const REMEMBERED: Duration = Duration::from_secs(10);
 /// How many answers are cached at most.
 const ANSWERS: usize = 10_000;
+/// The longest question whose answer is remembered, 8 KiB. Strangers choose the token that is asked about, and it may be as long as the
+/// head of a request; a real one has one or two KiB.
+const QUESTION: usize = 8 << 10;
 
 /// The authorities and names of the API server in front.
 #[derive(Debug, Clone)]
@@ -132,6 +135,9 @@ impl Delegate {
     }
 
     fn remember(&self, question: String, answer: Answer) {
+        if question.len() > QUESTION {
+            return;
+        }
         let mut answers = self.answers.lock();
         if answers.len() >= ANSWERS {
             answers.retain(|_, (at, _)| at.elapsed() < REMEMBERED);
@@ -249,6 +255,20 @@ fn forbidden(user: &User, wanted: &Attributes<'_>, reason: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn finding_3_what_strangers_make_up_is_not_remembered_at_length() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let delegate = Delegate::new(Client::try_from(config).unwrap());
+        for number in 0..2 * ANSWERS {
+            let length = if number % 2 == 0 { 10 } else { 100_000 };
+            delegate.remember(format!("token {number} {}", "x".repeat(length)), Answer::User(None));
+        }
+        let answers = delegate.answers.lock();
+        assert_eq!(answers.len(), ANSWERS);
+        assert!(answers.keys().all(|question| question.len() <= QUESTION), "it would be a gigabyte");
+    }
 
     #[test]
     fn a_review_asks_for_exactly_what_was_wanted() {

@@ -29,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const REST: Duration = Duration::from_secs(10);
 /// How many answers are cached.
 const MOST: usize = 65_536;
+/// The longest question whose answer is kept, in bytes. Callers choose names and namespaces, which may be as long as a path; a real one
+/// has some hundred.
+const QUESTION: usize = 1 << 10;
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
@@ -53,7 +56,15 @@ struct Question {
     access: Access,
 }
 
-/// The clusters that show their objects to a caller.
+impl Question {
+    fn size(&self) -> usize {
+        let Wish { verb, group, version, resource, subresource, namespace, name } = &self.wish;
+        let texts = [&self.user, verb, group, version, resource, subresource, namespace, name];
+        texts.into_iter().chain(&self.groups).map(String::len).fold(0, usize::saturating_add)
+    }
+}
+
+/// Which clusters show themselves to a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     All,
@@ -126,14 +137,7 @@ impl Rights {
         };
         match (answer, known) {
             (Some(may), _) => {
-                let mut all = self.known.lock();
-                if all.len() >= MOST {
-                    all.retain(|_, (_, since)| since.elapsed() < FRESH);
-                    if all.len() >= MOST {
-                        all.clear();
-                    }
-                }
-                all.insert(question, (may, Instant::now()));
+                self.keep(question, may);
                 may
             }
             (None, Some((may, since))) => may && since.elapsed() < KEPT,
@@ -143,6 +147,20 @@ impl Rights {
 }
 
 impl Rights {
+    fn keep(&self, question: Question, may: bool) {
+        if question.size() > QUESTION {
+            return;
+        }
+        let mut all = self.known.lock();
+        if all.len() >= MOST {
+            all.retain(|_, (_, since)| since.elapsed() < FRESH);
+            if all.len() >= MOST {
+                all.clear();
+            }
+        }
+        all.insert(question, (may, Instant::now()));
+    }
+
     fn is_silent(&self, cluster: &str) -> bool {
         self.silent.lock().get(cluster).is_some_and(|since| since.elapsed() < REST)
     }
@@ -202,6 +220,19 @@ mod tests {
         let jane = User { name: "jane".to_owned(), groups, ..User::default() };
         assert_eq!(question(&"m1".into(), &jane, access()).groups, ["dev", AUTHENTICATED]);
         assert_eq!(question(&"m1".into(), &User::anonymous(), access()).groups, [UNAUTHENTICATED]);
+    }
+
+    #[test]
+    fn finding_3_questions_of_any_length_are_not_kept() {
+        let rights = Rights::default();
+        let jane = User { name: "jane".to_owned(), ..User::default() };
+        for length in [10, 253, 100_000] {
+            let asked = Wish { name: "x".repeat(length), namespace: "y".repeat(length), ..wish() };
+            rights.keep(question(&"m1".into(), &jane, asked), true);
+        }
+        let sizes: Vec<usize> = rights.known.lock().keys().map(Question::size).collect();
+        assert_eq!(sizes.len(), 2, "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size <= QUESTION), "{sizes:?}");
     }
 
     #[tokio::test]

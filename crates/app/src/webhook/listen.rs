@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use apiserver::http::listener::{self, Guest, Host, Settings};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use rustls::pki_types::CertificateDer;
 use tokio::task::JoinHandle;
@@ -16,10 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics;
 use super::review::Reviewer;
+use super::room::{Limits, Room};
 
-/// The largest review that is read; an object is at most 3 MiB, and an update carries two.
-const BODY_MAX: usize = 7 * 1024 * 1024;
-/// How long a peer may take to send a review, and to get its answer: longer than an API server may wait.
+/// How long a peer may take to send a review, and to be answered: longer than an API server may wait.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Serves reviews until `stop`; returns the address and a task that ends after the last answer.
@@ -31,7 +30,8 @@ pub(super) async fn https(
 ) -> anyhow::Result<(SocketAddr, JoinHandle<()>)> {
     let listener = listener::bind(address).await?;
     let bound = listener.local_addr().context("the listener has no address")?;
-    let host = Arc::new(Reviews(reviewer));
+    let room = || Room::new(Limits::default());
+    let host = Arc::new(Reviews { reviewer, known: room(), strangers: room() });
     let task = tokio::spawn(listener::run(listener, Some(tls), host, Settings::default(), stop));
     Ok((bound, task))
 }
@@ -44,7 +44,12 @@ pub(super) async fn health(address: SocketAddr, stop: CancellationToken) -> anyh
 }
 
 /// Answers the API server.
-struct Reviews(Arc<Reviewer>);
+struct Reviews {
+    reviewer: Arc<Reviewer>,
+    /// For callers with a certificate that says who they are, and for all others.
+    known: Room,
+    strangers: Room,
+}
 
 impl Host for Reviews {
     /// The certificates that the peer presented.
@@ -58,7 +63,7 @@ impl Host for Reviews {
 
     async fn answer(&self, chain: Self::Peer, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let asked = metrics::begin(request.uri().path());
-        let answer = tokio::time::timeout(DEADLINE, serve(&self.0, request, &chain)).await;
+        let answer = tokio::time::timeout(DEADLINE, serve(self, request, &chain)).await;
         let answer =
             answer.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT, "the review took too long"));
         if let Some(asked) = asked {
@@ -87,11 +92,11 @@ fn probe(path: &str) -> Option<Response<Full<Bytes>>> {
 }
 
 async fn serve(
-    reviewer: &Reviewer,
+    reviews: &Reviews,
     request: Request<Incoming>,
     chain: &[CertificateDer<'_>],
 ) -> Response<Full<Bytes>> {
-    let path = request.uri().path().to_owned();
+    let (reviewer, path) = (&reviews.reviewer, request.uri().path().to_owned());
     if let Some(answer) = probe(&path) {
         return answer;
     }
@@ -104,11 +109,12 @@ async fn serve(
             "reviews are for the API server: show a certificate of the authority in --client-ca-file",
         );
     }
-    let body = match Limited::new(request.into_body(), BODY_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(_) => return plain(StatusCode::PAYLOAD_TOO_LARGE, "the review is too large or was cut off"),
+    let room = if reviewer.knows(chain) { &reviews.known } else { &reviews.strangers };
+    let review = match room.read(request.into_body()).await {
+        Ok(review) => review,
+        Err((status, why)) => return plain(status, why),
     };
-    match reviewer.answer(&path, &body).await {
+    match reviewer.answer(&path, &review.body).await {
         None => plain(StatusCode::NOT_FOUND, "404 page not found"),
         Some(answer) => {
             let allowed = answer.pointer("/response/allowed").and_then(serde_json::Value::as_bool);

@@ -52,7 +52,12 @@ impl Reviewer {
     /// Returns whether a caller with these certificates gets an answer at a path. Conversions are open to all: kube-apiserver
     /// presents no certificate for them, and they write nothing.
     pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
-        path == CONVERT || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
+        path == CONVERT || self.clients.is_none() || self.knows(chain)
+    }
+
+    /// Says whether these certificates are those of an API server.
+    pub(super) fn knows(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.clients.as_ref().is_some_and(|clients| clients.know(chain))
     }
 
     /// Answers a review that was sent to `path`; `None` if nothing is served there.

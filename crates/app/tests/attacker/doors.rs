@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use serde_json::json;
 
 use crate::frames;
-use crate::plane::{Plane, Victim, address};
+use crate::plane::{MEMORY_MIB, Plane, Victim, address};
 use crate::stage::Verdict;
 use crate::wire::{Door, request};
 
@@ -94,6 +94,25 @@ pub(crate) async fn webhook() -> Verdict {
     let verdict = shut_out(&door, Silence::Tls, ask).await;
     drop(process);
     verdict
+}
+
+/// Reviews of a million small parts, each of which would become a hundred times its size.
+pub(crate) async fn dense_reviews() -> Verdict {
+    let plane = Plane::start(1024, &["--controllers", ""]).await;
+    let (process, door) = webhook_of(&plane, &[]).await?;
+    process.forget_peak();
+    let dense = format!("{{\"request\":{{\"objects\":[{}0]}}}}", r#"{"":0},"#.repeat(900_000));
+    for path in ["convert", "validate-resourcebinding"] {
+        let posted = (0..8).map(|_| door.send("", "POST", path, dense.clone()));
+        for answer in futures::future::join_all(posted).await {
+            // Whoever is refused before all is sent may see no more than the end of the connection.
+            answer.one_of(&[0, 413, 429])?;
+        }
+    }
+    let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {"uid": "u", "objects": []}});
+    door.clone().from([127, 0, 0, 1].into()).post("", "convert", &review).await.one_of(&[200])?;
+    let peak = process.peak_mib();
+    if peak < MEMORY_MIB / 2 { Ok(format!("refused, {peak} MiB")) } else { Err(format!("{peak} MiB")) }
 }
 
 async fn webhook_of(plane: &Plane, further: &[&str]) -> Result<(Victim, Door), String> {

@@ -195,6 +195,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         alone "silent: HTTP/2 preface", "F4, F25", "anonymous", "others served", doors::preface;
         alone "silent: webhook server", "F4", "anonymous", "others served", doors::webhook;
         alone "silent: metrics of the controllers", "F4", "anonymous", "others served", doors::metrics;
+        alone "reviews of many small parts", "F16", "anonymous", "refused", doors::dense_reviews;
         alone "quota charged by a stranger", "F17", "anonymous", "not charged", doors::quota;
     }
 }

@@ -1,5 +1,9 @@
 //! Tables: columns as wide as their widest cell, with three spaces between them, as kubectl prints them.
 
+use std::borrow::Cow;
+
+use crate::terminal::visible;
+
 /// Between two columns.
 const GAP: usize = 3;
 /// A column with its gap.
@@ -7,12 +11,24 @@ const NARROWEST: usize = 6;
 
 /// Formats rows; the last column is not padded.
 pub(crate) fn align(rows: &[Vec<String>]) -> String {
+    let rows = &harmless(rows);
     lay(rows, &widths(rows), false, &|_, cell| cell.to_owned())
 }
 
 /// Formats rows with spaces after the last column too, as `top` does.
 pub(crate) fn align_wide(rows: &[Vec<String>]) -> String {
+    let rows = &harmless(rows);
     lay(rows, &widths(rows), true, &|_, cell| cell.to_owned())
+}
+
+/// Returns the rows without anything that steers a terminal.
+fn harmless(rows: &[Vec<String>]) -> Cow<'_, [Vec<String>]> {
+    let is_harmless = |cell: &String| matches!(visible(cell), Cow::Borrowed(_));
+    if rows.iter().flatten().all(is_harmless) {
+        return Cow::Borrowed(rows);
+    }
+    let row = |row: &Vec<String>| row.iter().map(|cell| visible(cell).into_owned()).collect();
+    Cow::Owned(rows.iter().map(row).collect())
 }
 
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
@@ -53,7 +69,8 @@ pub(crate) struct Growing {
 impl Growing {
     /// Adds rows; `paint` colours cells by their column.
     pub(crate) fn add(&mut self, rows: &[Vec<String>], paint: &dyn Fn(usize, &str) -> String) -> String {
-        for row in rows {
+        let rows = &harmless(rows);
+        for row in rows.iter() {
             self.widths.resize(self.widths.len().max(row.len()), 0);
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
@@ -82,6 +99,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::terminal::paint;
 
     fn row(cells: &[&str]) -> Vec<String> {
         cells.iter().map(|cell| (*cell).to_owned()).collect()
@@ -102,6 +120,17 @@ mod tests {
         );
         assert_eq!(growing.add(&[row(&["abcdef", "y"])], &plain), "abcdef   y\n");
         assert_eq!(align_wide(&[row(&["a", "b"])]), "a     b     \n");
+    }
+
+    #[test]
+    fn finding_30_a_cell_of_a_member_does_not_steer_the_terminal() {
+        let rows = [row(&["NAME", "STATUS"]), row(&["\u{1b}[2Jweb", "x"])];
+        let expected = "NAME       STATUS\n^[[2Jweb   x\n";
+        assert_eq!(align(&rows), expected);
+        assert!(!align_wide(&rows).contains('\u{1b}'));
+        let painted =
+            Growing::default().add(&rows, &|i, cell| if i == 1 { paint(cell, 0) } else { cell.to_owned() });
+        assert!(painted.contains("^[[2Jweb") && painted.contains(&paint("x", 0)), "{painted:?}");
     }
 
     #[test]

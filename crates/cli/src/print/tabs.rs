@@ -3,6 +3,8 @@
 //! A cell ends with a tab. Adjacent lines with a cell in the same column share the column's width; a line without one ends the
 //! column. The text after the last tab of a line is not padded.
 
+use crate::terminal::visible;
+
 /// Between two columns.
 const GAP: usize = 2;
 
@@ -51,7 +53,7 @@ impl Text {
     /// Adds a line, indented by two spaces for each level.
     pub(crate) fn line(&mut self, level: usize, text: impl AsRef<str>) {
         self.0.extend(std::iter::repeat_n("  ", level));
-        self.0.push_str(text.as_ref());
+        self.0.push_str(&visible(text.as_ref()));
         self.0.push('\n');
     }
 
@@ -73,6 +75,17 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finding_30_an_event_of_a_member_does_not_steer_the_terminal() {
+        let mut text = Text::default();
+        text.line(1, "Warning\tBackOff\t5s\tkubelet\t\u{1b}[1A\u{1b}[2Kall is well\r");
+        text.pair(0, "Name", "\u{1b}[31mweb");
+        assert_eq!(
+            text.finish(),
+            "  Warning  BackOff  5s  kubelet  ^[[1A^[[2Kall is well\\r\nName:      ^[[31mweb\n"
+        );
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_run_of_lines() {

@@ -4,6 +4,7 @@
 //! several of them, separated by commas, match if any of them does. A word without a field is searched in names. Quotes keep
 //! spaces together.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 /// The longest accepted query.
@@ -91,14 +92,16 @@ impl Query {
     pub fn wants_kind(&self, kind: &crate::Kind, names: &[String]) -> bool {
         let own =
             [kind.kind.to_lowercase(), kind.plural.to_lowercase(), format!("{}.{}", kind.plural, kind.group)];
+        let effort = Effort::new(u64::MAX);
         self.matches(Field::Kind, |pattern| {
             let pattern = pattern.to_lowercase();
-            own.iter().chain(names).any(|name| glob(&pattern, name))
+            own.iter().chain(names).any(|name| glob(&pattern, name, &effort))
         })
     }
 
     pub fn wants_cluster(&self, cluster: &str) -> bool {
-        self.matches(Field::Cluster, |pattern| glob(pattern, cluster))
+        let effort = Effort::new(u64::MAX);
+        self.matches(Field::Cluster, |pattern| glob(pattern, cluster, &effort))
     }
 
     fn matches(&self, field: Field, fits: impl Fn(&str) -> bool) -> bool {
@@ -111,32 +114,49 @@ impl Query {
     }
 }
 
-/// Returns whether a text matches a pattern in which `*` stands for any text and `?` for one character.
-pub(super) fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut at, mut place, mut star) = (0_usize, 0_usize, None);
-    while let Some(letter) = text.get(place) {
-        match pattern.get(at) {
-            Some('*') => {
-                star = Some((at, place));
-                at = at.saturating_add(1);
+/// How much may still be compared to answer a query. Texts of members have any length, and a pattern with stars costs up to its own
+/// length times that of the text.
+#[derive(Debug)]
+pub(super) struct Effort(Cell<u64>);
+
+impl Effort {
+    pub(super) fn new(steps: u64) -> Self {
+        Self(Cell::new(steps))
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+/// Says whether a text fits a pattern in which `*` stands for anything and `?` for one character. Nothing fits once the effort is spent.
+pub(super) fn glob(pattern: &str, text: &str, effort: &Effort) -> bool {
+    let (mut left, mut pattern, mut text) = (effort.0.get(), pattern.chars(), text.chars());
+    // What follows the last star, and where it was tried.
+    let mut star = None;
+    let fits = loop {
+        left = left.saturating_sub(1);
+        if left == 0 {
+            break false;
+        }
+        let Some(letter) = text.clone().next() else { break pattern.all(|wanted| wanted == '*') };
+        match pattern.next() {
+            Some('*') => star = Some((pattern.clone(), text.clone())),
+            Some(wanted) if wanted == '?' || wanted == letter => {
+                text.next();
             }
-            Some(wanted) if *wanted == '?' || wanted == letter => {
-                at = at.saturating_add(1);
-                place = place.saturating_add(1);
-            }
-            // The last star matches one character more.
-            _ => match star {
+            // The last star takes one character more.
+            _ => match &mut star {
                 Some((after, from)) => {
-                    at = after.saturating_add(1);
-                    place = from.saturating_add(1);
-                    star = Some((after, place));
+                    from.next();
+                    (pattern, text) = (after.clone(), from.clone());
                 }
-                None => return false,
+                None => break false,
             },
         }
-    }
-    pattern.iter().skip(at).all(|letter| *letter == '*')
+    };
+    effort.0.set(left);
+    fits
 }
 
 /// Splits a text at spaces outside of quotes.
@@ -242,8 +262,16 @@ mod tests {
             ("**", "x", true),
             ("ü*", "über", true),
         ] {
-            assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(glob(pattern, text, &Effort::new(1_000)), expected, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn nothing_fits_once_the_effort_is_spent() {
+        let effort = Effort::new(1_000);
+        assert!(!glob(&format!("*{}b", "a".repeat(100)), &"a".repeat(10_000), &effort));
+        assert!(effort.is_spent());
+        assert!(!glob("a", "a", &effort));
     }
 
     #[test]

@@ -8,13 +8,23 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use super::parse::{Field, Query, Term, What, glob};
+use super::parse::{Effort, Field, Query, Term, What, glob};
 use crate::cache::{Cache, Found, Place};
 use crate::entry::Entry;
 use crate::index::Field as Word;
 
-/// How many objects are read from a cache in one piece.
-const PIECE: usize = 4096;
+/// How much one query may cost.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// How many objects are taken from a cache in one piece.
+    piece: usize,
+    /// Steps of comparing while nobody can write to the cache: some ten milliseconds.
+    held: u64,
+    /// Steps of comparing in all: some ten seconds. A million objects that are each compared with five patterns take a tenth of it.
+    all: u64,
+}
+
+const BOUNDS: Bounds = Bounds { piece: 4096, held: 10_000_000, all: 4_000_000_000 };
 
 /// The order of the results; within it, and by default, they are ordered by kind, cluster, namespace and name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,7 +87,7 @@ struct Token {
 /// Answers a query. `seen` returns whether the objects of a cluster may be shown.
 ///
 /// # Errors
-/// If the token of the previous page is not one of ours.
+/// If the token of the page before is not one of ours, or if too much would have to be compared.
 pub fn run(
     query: &Query,
     caches: &[Arc<Cache>],
@@ -85,11 +95,11 @@ pub fn run(
     now: jiff::Timestamp,
     page: &Page,
 ) -> Result<Answer, String> {
-    run_in(PIECE, query, caches, seen, now, page)
+    run_in(BOUNDS, query, caches, seen, now, page)
 }
 
 fn run_in(
-    piece: usize,
+    bounds: Bounds,
     query: &Query,
     caches: &[Arc<Cache>],
     seen: impl Fn(&Cache, &str) -> bool,
@@ -97,7 +107,7 @@ fn run_in(
     page: &Page,
 ) -> Result<Answer, String> {
     let token = if page.after.is_empty() { None } else { Some(Token::parse(&page.after)?) };
-    let mut answer = Answer::default();
+    let (mut answer, effort) = (Answer::default(), Effort::new(bounds.all));
     let sorted = page.order == Order::Name;
     let limit = if page.limit == 0 { usize::MAX } else { page.limit };
     'all: for cache in caches {
@@ -116,12 +126,20 @@ fn run_in(
                 _ => None,
             };
             loop {
-                let (entries, stale) = candidates(query, cache, &place, after.as_deref(), piece);
-                let last = entries.last().filter(|_| entries.len() == piece);
+                let (entries, stale) = candidates(query, cache, &place, after.as_deref(), bounds);
+                let last = entries.last().filter(|_| entries.len() == bounds.piece);
                 after = last.map(|entry| entry.key().to_owned());
                 for entry in entries {
                     answer.looked_at = answer.looked_at.saturating_add(1);
-                    if !query.terms.iter().all(|term| holds(term, &entry, now)) {
+                    let fits = query.terms.iter().all(|term| holds(term, &entry, now, &effort));
+                    if effort.is_spent() {
+                        return Err(
+                            "the query compares too much; name a kind, a cluster or a namespace, or use \
+                                    fewer patterns with stars"
+                                .to_owned(),
+                        );
+                    }
+                    if !fits {
                         continue;
                     }
                     if sorted && answer.rows.len() == limit {
@@ -162,14 +180,14 @@ fn kind_name(cache: &Cache) -> String {
     format!("{}/{}/{}", kind.group, kind.version, kind.plural)
 }
 
-/// Returns the next objects of a place that can match, sorted, and whether they may be stale: from the index of a word, if that
-/// leaves out at least half of them.
+/// Returns the next objects of a place that can match, sorted, and whether they may be old: from the index of a word where that leaves out
+/// at least half of them, and where that is soon known.
 fn candidates(
     query: &Query,
     cache: &Cache,
     place: &Place,
     after: Option<&str>,
-    most: usize,
+    bounds: Bounds,
 ) -> (Vec<Arc<Entry>>, Option<Arc<str>>) {
     let state = cache.state.read();
     let Some(shard) = state.shards.get(place) else { return Default::default() };
@@ -186,15 +204,22 @@ fn candidates(
         }
         _ => None,
     };
-    let fits = |patterns: &[String], word: &str| patterns.iter().any(|pattern| glob(pattern, word));
+    let held = Effort::new(bounds.held);
+    let fits = |patterns: &[String], word: &str| patterns.iter().any(|pattern| glob(pattern, word, &held));
     let best = query
         .terms
         .iter()
         .filter_map(word)
         .map(|(field, patterns)| (index.count(field, |word| fits(&patterns, word)), field, patterns))
-        .min_by_key(|(count, ..)| *count);
+        .min_by_key(|(count, ..)| *count)
+        .filter(|_| !held.is_spent());
+    let most = bounds.piece;
     let entries = match best {
         Some((count, field, patterns)) if count.saturating_mul(2) <= index.len() => {
+            // What was compared once may be compared again.
+            let again = Effort::new(bounds.held);
+            let fits =
+                |patterns: &[String], word: &str| patterns.iter().any(|pattern| glob(pattern, word, &again));
             index.with(field, |word| fits(&patterns, word), after).take(most).cloned().collect()
         }
         _ => index.walk(query.namespace().unwrap_or(""), after).take(most).cloned().collect(),
@@ -202,10 +227,10 @@ fn candidates(
     (entries, shard.stale_since())
 }
 
-fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp) -> bool {
+fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp, effort: &Effort) -> bool {
     let facts = &entry.facts;
     let (namespace, name) = entry.names();
-    let any = |patterns: &[String], text: &str| patterns.iter().any(|pattern| glob(pattern, text));
+    let any = |patterns: &[String], text: &str| patterns.iter().any(|pattern| glob(pattern, text, effort));
     let is = match &term.what {
         // Already decided.
         What::Matches(Field::Kind | Field::Cluster, _) => return true,
@@ -349,16 +374,47 @@ mod tests {
         for text in ["", "status:Pending", "image:*:v2 age<4m", "image:*", "ns:shop"] {
             let names = |piece: usize| {
                 let query = Query::parse(text).unwrap();
-                let answer = run_in(piece, &query, &caches(), |_, _| true, now, &Page::default()).unwrap();
+                let bounds = Bounds { piece, ..BOUNDS };
+                let answer = run_in(bounds, &query, &caches(), |_, _| true, now, &Page::default()).unwrap();
                 let name =
                     |row: &Row| format!("{}/{}", row.found.place.cluster, row.found.entry.key().to_owned());
                 (answer.looked_at, answer.rows.iter().map(name).collect::<Vec<_>>())
             };
-            let whole = names(PIECE);
+            let whole = names(BOUNDS.piece);
             for piece in 1..12 {
                 assert_eq!(names(piece), whole, "{text} in pieces of {piece}");
             }
         }
+    }
+
+    /// A member says what it likes, for example images of a megabyte; whoever asks chooses patterns that fit them nearly everywhere.
+    #[test]
+    fn finding_25_a_query_that_compares_without_end_is_refused_and_holds_up_no_writer() {
+        let kind = Kind::test("", "v1", "Pod", "pods");
+        let cache = Arc::new(Cache::new(kind.clone(), Arc::new(Budget::new(64 << 20))));
+        let place = Place::cluster("hostile");
+        cache.expect(&place);
+        let image = "a".repeat(100_000);
+        let pods = (0..20).map(|number| {
+            let containers = json!([{ "image": format!("{image}{number}") }]);
+            let metadata = json!({"name": format!("p{number}"), "namespace": "x", "resourceVersion": "1"});
+            Entry::new(&kind, json!({"metadata": metadata, "spec": {"containers": containers}})).unwrap()
+        });
+        cache.replace(&place, 7, pods.collect()).unwrap();
+        let caches = [cache];
+        let query = Query::parse(&format!("image:*{}b", "a".repeat(1_000))).unwrap();
+        let bounds = Bounds { held: 100_000, all: 10_000_000, ..BOUNDS };
+        let asked = |bounds: Bounds, query: &Query| {
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            run_in(bounds, query, &caches, |_, _| true, now, &Page::default())
+                .map(|answer| (answer.rows.len(), answer.looked_at))
+        };
+        let error = asked(bounds, &query).unwrap_err();
+        assert!(error.contains("compares too much"), "{error}");
+        // To look into the index would take too long, so everything is looked at, a piece at a time.
+        let few = Query::parse("image:*7").unwrap();
+        assert_eq!(asked(bounds, &few), Ok((2, 20)));
+        assert_eq!(asked(BOUNDS, &few), Ok((2, 2)));
     }
 
     #[test]

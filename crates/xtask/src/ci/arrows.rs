@@ -90,7 +90,23 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // Tries whatever reads bytes from outside; nobody uses it.
-    ("fuzz", &["api", "apimachinery", "apiserver", "cel", "interpreter", "native", "propagation"]),
+    (
+        "fuzz",
+        &[
+            "admission",
+            "api",
+            "apimachinery",
+            "apiserver",
+            "cel",
+            "fleet",
+            "interpreter",
+            "member",
+            "native",
+            "propagation",
+            "runtime",
+            "workloads",
+        ],
+    ),
     ("clusters", &[]),
     ("xtask", &["clusters"]),
 ];

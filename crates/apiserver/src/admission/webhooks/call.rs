@@ -116,7 +116,7 @@ pub(crate) async fn post(
 }
 
 /// The refusal of a webhook, as the client gets it.
-fn denied(name: &str, result: &Value) -> Status {
+pub(super) fn denied(name: &str, result: &Value) -> Status {
     let by = format!("admission webhook {name:?} denied the request");
     let text = |field: &str| result[field].as_str().unwrap_or("");
     let message = match (text("message"), text("reason")) {

@@ -242,15 +242,8 @@ impl Webhooks {
         let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
         let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
-        let operations = apimachinery::json::read_value(&patch).map_err(|error| {
-            Failure::Call(format!("received undecodable patch in webhook response: {error}"))
-        })?;
-        let Some(list) = operations.as_array() else {
-            return Err(Failure::Call(
-                "received undecodable patch in webhook response: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
-                    .to_owned(),
-            ));
-        };
+        let operations = review::operations(&patch).map_err(Failure::Call)?;
+        let list = operations.as_array().map(Vec::as_slice).unwrap_or_default();
         if list.is_empty() {
             return Ok(false);
         }
@@ -320,8 +313,24 @@ impl Webhooks {
     }
 }
 
-/// Waits for the end of a request whose time is up: the request is being cancelled at this moment. The failure policy of the
-/// webhook no longer matters, and nothing may be called or written after that.
+/// Returns what a webhook's answer makes of an object. No server is asked: this is for whoever tries answers that nobody would give.
+///
+/// # Errors
+/// If the answer is not one, or if it refuses the write.
+pub fn answered(code: u16, body: &[u8], uid: &str, mutating: bool, object: &Value) -> Result<Value, String> {
+    let answer = crate::outbound::reply::document(code, body).map_err(|error| error.0)?;
+    review::check_kind(&answer)?;
+    let response = review::read(&answer, "v1", uid, mutating)?;
+    if !response.allowed {
+        return Err(call::denied("webhook", &response.result).message);
+    }
+    let Some(patch) = response.patch else { return Ok(object.clone()) };
+    let operations = review::operations(&patch)?;
+    apimachinery::patch::json::apply(object, &operations).map_err(|error| error.to_string())
+}
+
+/// Waits for the end of a request whose time is up: whoever answers it gives it up in this very moment. What a failure
+/// policy says about the webhook does not matter any more, and nothing may be asked or written after that.
 async fn end_if_late(context: &Context) {
     if context.time_left().is_some_and(|left| left.is_zero()) {
         std::future::pending::<()>().await;

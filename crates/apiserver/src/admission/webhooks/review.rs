@@ -152,6 +152,19 @@ pub(super) fn read(review: &Value, version: &str, uid: &str, mutating: bool) -> 
     })
 }
 
+/// Reads the patch of an answer: a list of operations.
+pub(super) fn operations(patch: &[u8]) -> Result<Value, String> {
+    let undecodable = "received undecodable patch in webhook response";
+    let operations =
+        apimachinery::json::read_value(patch).map_err(|error| format!("{undecodable}: {error}"))?;
+    if !operations.is_array() {
+        return Err(format!(
+            "{undecodable}: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
+        ));
+    }
+    Ok(operations)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
