@@ -25,6 +25,8 @@ mod my_clusters;
 pub mod plane;
 pub mod selection;
 mod services;
+#[cfg(test)]
+mod shape;
 pub mod table;
 pub mod timing;
 #[cfg(test)]

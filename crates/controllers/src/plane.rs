@@ -26,7 +26,7 @@ pub mod scheduling;
 pub(crate) mod status;
 pub(crate) mod templates;
 pub(crate) mod unified_auth;
-mod works;
+pub(crate) mod works;
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -6,6 +6,7 @@
 //! conflicts and vanished objects. Behind the cluster proxy is the server itself, whatever the name of the
 //! cluster.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use parking_lot::Mutex;
 use runtime::writer::Stored;
@@ -318,6 +319,21 @@ impl World {
         self.stored(object).await.expect("it is held")
     }
 
+    /// Has a mirror know what the server has in a namespace, as its watch would.
+    pub(crate) async fn catch_up<K: Stored>(&self, mirror: &Mirror<K>, namespace: &str) {
+        let stored = self.all::<K>(namespace).await;
+        let there: BTreeSet<Key> = stored.iter().map(Key::of).collect();
+        for gone in mirror.keys(|key| key.namespace == namespace && !there.contains(key)) {
+            mirror.remove(&gone, 0);
+        }
+        stored.into_iter().for_each(|object| mirror.note(object));
+    }
+
+    /// Returns all objects of a kind in a namespace, as the server has them.
+    pub(crate) async fn all<K: Stored>(&self, namespace: &str) -> Vec<K> {
+        self.api::<K>(namespace).list(&ListParams::default()).await.expect("the server answers").items
+    }
+
     /// Returns an object as the server has it.
     pub(crate) async fn stored<K: Stored>(&self, object: &K) -> Option<K> {
         let name = object.meta().name.as_deref().unwrap_or("");
@@ -414,6 +430,20 @@ impl World {
     pub(crate) async fn once<C: Reconcile>(&self, controller: &C, key: &C::Key) -> Outcome {
         controller::reconcile(controller, key).await
     }
+}
+
+/// Returns all orders of so many things.
+pub(crate) fn orders(count: usize) -> Vec<Vec<usize>> {
+    let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
+    let mut all = Vec::new();
+    for order in orders(last) {
+        for place in 0..=order.len() {
+            let mut longer = order.clone();
+            longer.insert(place, last);
+            all.push(longer);
+        }
+    }
+    all
 }
 
 /// Takes everything out of a queue that is due, as if it were done; returns the keys.

@@ -17,6 +17,7 @@ use api::autoscaling::{
     ExecutionHistory, FailedExecution, FederatedHPA, SuccessfulExecution,
 };
 use api::events::{SCALE_FAILED, START_RULE_FAILED, UPDATE_STATUS_FAILED};
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
@@ -113,8 +114,62 @@ fn is_news(change: &Change<'_, CronFederatedHPA>) -> bool {
 
 /// An object, and what is known of its rules.
 pub(crate) struct View {
-    pub(super) scaler: Arc<CronFederatedHPA>,
-    pub(super) known: Known,
+    scaler: Arc<CronFederatedHPA>,
+    known: Known,
+    /// When each rule acts, in the order of the rules; why it cannot, if it cannot.
+    timetables: Vec<Result<Timetable, String>>,
+}
+
+impl View {
+    /// Reads the time zones of the rules, which the machine has.
+    pub(super) fn new(scaler: Arc<CronFederatedHPA>, known: Known) -> Self {
+        let timetables = scaler.spec.rules.iter().map(Timetable::read).collect();
+        Self { scaler, known, timetables }
+    }
+}
+
+/// When a rule acts.
+struct Timetable {
+    schedule: Schedule,
+    zone: TimeZone,
+    /// The text of the schedule, for messages.
+    text: String,
+}
+
+impl Timetable {
+    fn read(rule: &CronFederatedHPARule) -> Result<Self, String> {
+        let zone = zone(rule.time_zone.as_deref().unwrap_or("Local"))?;
+        Ok(Self { schedule: Schedule::parse(&rule.schedule)?, zone, text: rule.schedule.clone() })
+    }
+
+    /// Returns when the rule acts next.
+    fn next(&self, now: Timestamp) -> Result<Timestamp, String> {
+        #[cfg(test)]
+        tests::SEARCHES.set(tests::SEARCHES.get() + 1);
+        let next = self.schedule.next(now, &self.zone);
+        next.ok_or_else(|| format!("the schedule {:?} never comes", self.text))
+    }
+
+    /// Returns the last moment of the rule up to now; `first` is one of them. It is looked for further and further back: of a clock that
+    /// jumps ahead by years, not every minute is gone through.
+    fn last(&self, first: Timestamp, now: Timestamp) -> Timestamp {
+        let missed = |after: Timestamp| self.next(after).ok().filter(|moment| *moment <= now);
+        let mut back = SignedDuration::from_mins(1);
+        let mut last = loop {
+            let from = now.saturating_sub(back).unwrap_or(first);
+            if from <= first {
+                break first;
+            }
+            if let Some(moment) = missed(from) {
+                break moment;
+            }
+            back = back.saturating_mul(2);
+        };
+        while let Some(moment) = missed(last) {
+            last = moment;
+        }
+        last
+    }
 }
 
 /// What is to be done.
@@ -132,7 +187,9 @@ pub(crate) struct Plan {
 pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let target = &view.scaler.spec.scale_target_ref;
-    for rule in view.scaler.spec.rules.iter().filter(|rule| rule.suspend != Some(true)) {
+    let mut due = Vec::new();
+    let rules = view.scaler.spec.rules.iter().zip(&view.timetables);
+    for (rule, timetable) in rules.filter(|(rule, _)| rule.suspend != Some(true)) {
         let known = view.known.jobs.get(&rule.name);
         let known = known.filter(|job| job.rule == *rule && job.target == *target && goes_on(job.seen, now));
         // A moment that is known and has not come need not be looked for again.
@@ -146,9 +203,10 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
                     plan.known.idle.insert(rule.name.clone(), idle.clone());
                     continue;
                 }
-                match next(rule, now) {
-                    Ok(next) => {
-                        plan.due.extend(known.map(|job| (rule.clone(), job.next)));
+                let found = timetable.as_ref().map_err(Clone::clone);
+                match found.and_then(|timetable| Ok((timetable, timetable.next(now)?))) {
+                    Ok((timetable, next)) => {
+                        due.extend(known.map(|job| (rule, job.next, timetable)));
                         next
                     }
                     Err(fault) => {
@@ -165,43 +223,14 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
         plan.known.jobs.insert(rule.name.clone(), job);
     }
     // What several rules missed is done in its order, so that the one that counts now has the last word.
-    plan.due.sort_by_cached_key(|(rule, planned)| last(rule, *planned, now));
+    due.sort_by_cached_key(|(_, planned, timetable)| timetable.last(*planned, now));
+    plan.due = due.into_iter().map(|(rule, planned, _)| (rule.clone(), planned)).collect();
     let Known { jobs, idle } = &plan.known;
     let first = jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
     // A rule that cannot run now may run later: time zones can be installed.
     let fallback = (!idle.is_empty()).then_some(GLANCE);
     plan.again = first.map(|wait| wait.unsigned_abs().min(GLANCE)).or(fallback);
     plan
-}
-
-/// Returns when a rule acts next.
-fn next(rule: &CronFederatedHPARule, now: Timestamp) -> Result<Timestamp, String> {
-    #[cfg(test)]
-    tests::SEARCHES.set(tests::SEARCHES.get() + 1);
-    let zone = zone(rule.time_zone.as_deref().unwrap_or("Local"))?;
-    let schedule = Schedule::parse(&rule.schedule)?;
-    schedule.next(now, &zone).ok_or_else(|| format!("the schedule {:?} never comes", rule.schedule))
-}
-
-/// Returns the last moment of a rule up to now; `first` is one of them. It is looked for further and further back: of a clock that jumps
-/// ahead by years, not every minute is gone through.
-fn last(rule: &CronFederatedHPARule, first: Timestamp, now: Timestamp) -> Timestamp {
-    let missed = |after: Timestamp| next(rule, after).ok().filter(|moment| *moment <= now);
-    let mut back = SignedDuration::from_mins(1);
-    let mut last = loop {
-        let from = now.saturating_sub(back).unwrap_or(first);
-        if from <= first {
-            break first;
-        }
-        if let Some(moment) = missed(from) {
-            break moment;
-        }
-        back = back.saturating_mul(2);
-    };
-    while let Some(moment) = missed(last) {
-        last = moment;
-    }
-    last
 }
 
 /// What became of an execution.
@@ -294,7 +323,7 @@ impl Reconcile for Controller {
             return Ok(None);
         };
         let known = self.known.lock().get(key).cloned().unwrap_or_default();
-        Ok(Some(View { scaler, known }))
+        Ok(Some(View::new(scaler, known)))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {

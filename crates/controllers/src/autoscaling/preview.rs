@@ -90,7 +90,7 @@ pub fn preview(
 /// Does what the schedule asks for at this moment.
 fn follow_schedule(workload: &mut Workload, known: cron::Known, now: Timestamp) -> cron::Known {
     let Some(schedule) = &workload.schedule else { return known };
-    let plan = cron::decide(&cron::View { scaler: Arc::new(schedule.clone()), known }, now);
+    let plan = cron::decide(&cron::View::new(Arc::new(schedule.clone()), known), now);
     for (rule, _) in &plan.due {
         workload.replicas = rule.target_replicas.unwrap_or(workload.replicas);
         if let Some(autoscaler) = &mut workload.autoscaler {

@@ -208,6 +208,8 @@ mod tests {
         let both = [Some(3), Some(3)];
         let duplicated = json!({ "spec": { "placement": { "replicaScheduling": { "replicaSchedulingType": "Duplicated" } } } });
         let free = json!({ "metadata": { "labels": { RETAIN_REPLICAS: null } } });
+        let undivided = json!({ "spec": { "placement": { "replicaScheduling": null } } });
+        let unplaced = json!({ "spec": { "placement": null } });
         let cases = [
             ("members have more", deployment(4, 6, json!({})), bound(4, &both, json!({})), Plan::Set(6)),
             (
@@ -222,6 +224,31 @@ mod tests {
                 deployment(4, 6, json!({})),
                 bound(4, &both, duplicated),
                 Plan::NotOurs,
+            ),
+            (
+                "nothing says how it is divided",
+                deployment(4, 6, json!({})),
+                bound(4, &both, undivided),
+                Plan::NotOurs,
+            ),
+            ("it has no placement", deployment(4, 6, json!({})), bound(4, &both, unplaced), Plan::NotOurs),
+            (
+                "it says no number",
+                deployment(4, 6, json!({ "spec": { "replicas": null } })),
+                bound(4, &both, json!({})),
+                Plan::Wait("replicas"),
+            ),
+            (
+                "it has not reported, and none is wanted",
+                deployment(0, 6, json!({ "status": null })),
+                bound(0, &both, json!({})),
+                Plan::Right,
+            ),
+            (
+                "a cluster too many has reported",
+                deployment(4, 9, json!({})),
+                bound(4, &[Some(3), Some(3), Some(3)], json!({})),
+                Plan::Wait("all clusters"),
             ),
             ("it is not marked", deployment(4, 6, free), bound(4, &both, json!({})), Plan::NotOurs),
             ("it goes", deployment(4, 6, deleting()), bound(4, &both, json!({})), Plan::NotOurs),

@@ -287,6 +287,9 @@ users: [{name: u, user: {token: t}}]
                 "{name}"
             );
         }
+        let longest = View::new(Key::new("capi", "a".repeat(48)), seen("u", PROVISIONED), None);
+        let plan = decide(&with_kubeconfig(longest, KUBECONFIG));
+        assert!(matches!(plan, Plan::Join(..)), "{plan:?}");
     }
 
     #[test]

@@ -377,6 +377,26 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_without_namespace_leaves_without_dependencies() {
+        let alone = json!({ "spec": { "propagateDeps": false } });
+        let ill = lasting(view(&[("m1", "Unhealthy")], none(), alone), "m1", 30);
+        assert_eq!(evicted(&decide(&ill)), [""; 0], "it would not work elsewhere");
+        let (spec, status) = (&ill.binding.spec, &ill.binding.status);
+        let binding = json!({ "metadata": { "name": "web" }, "spec": spec, "status": status });
+        let cluster_wide = View::<ClusterResourceBinding> {
+            binding: Arc::new(fixtures::read(binding)),
+            unhealthy_for: ill.unhealthy_for,
+            halted: ill.halted,
+            has_health: ill.has_health,
+            graceful: ill.graceful,
+            preserve: ill.preserve,
+        };
+        let plan = decide(&cluster_wide);
+        assert_eq!(evicted(&plan), ["m1"]);
+        assert_eq!(plan.evict[0].producer, EVICTION_PRODUCER_CLUSTER_BINDING_FAILOVER);
+    }
+
+    #[test]
     fn an_outage_holds_evictions() {
         let seen = |seconds: u64| {
             let ill = view(&[("m1", "Unhealthy"), ("m2", "Unhealthy")], none(), none());

@@ -151,6 +151,20 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     Plan { trigger, status, delete_after: ends }
 }
 
+/// Returns the status if these workloads could not be asked: they are still pending, so the request is not finished.
+fn without(
+    mut status: WorkloadRebalancerStatus,
+    open: &HashSet<(&str, &str, &str, &str)>,
+    before: &WorkloadRebalancerStatus,
+) -> WorkloadRebalancerStatus {
+    if !open.is_empty() {
+        let pending = status.observed_workloads.iter_mut().filter(|one| open.contains(&key(&one.workload)));
+        pending.for_each(|one| one.result = None);
+        status.finish_time.clone_from(&before.finish_time);
+    }
+    status
+}
+
 impl Reconcile for Controller {
     type Key = String;
     type View = View;
@@ -179,7 +193,6 @@ impl Reconcile for Controller {
 
     async fn apply(&self, _: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
         let (plane, rebalancer) = (&self.plane, view.rebalancer.as_ref());
-        let mut status = plan.status;
         let mut errors = Vec::new();
         let mut open = HashSet::new();
         for workload in &plan.trigger {
@@ -193,13 +206,7 @@ impl Reconcile for Controller {
                 open.insert(key(workload));
             }
         }
-        if !open.is_empty() {
-            // They are still pending, so the request is not finished.
-            let pending =
-                status.observed_workloads.iter_mut().filter(|one| open.contains(&key(&one.workload)));
-            pending.for_each(|one| one.result = None);
-            status.finish_time.clone_from(&rebalancer.status.finish_time);
-        }
+        let status = without(plan.status, &open, &rebalancer.status);
         let mut written = None;
         if status != rebalancer.status {
             let mut noted = rebalancer.clone();
@@ -361,6 +368,18 @@ mod tests {
         let plan = decide(&view(status, None), at(200));
         assert_eq!(triggered(&plan), ["reader"]);
         assert_eq!(results(&plan)[2], "web Failed ReferencedBindingNotFound", "as upstream");
+    }
+
+    #[test]
+    fn a_request_is_finished_when_all_were_asked() {
+        let plan = decide(&view(json!({}), None), at(200));
+        let before = WorkloadRebalancerStatus::default();
+        let none = HashSet::new();
+        assert_eq!(without(plan.status.clone(), &none, &before), plan.status);
+        let web = &plan.status.observed_workloads[2].workload;
+        let status = without(plan.status.clone(), &[key(web)].into(), &before);
+        let pending: Vec<bool> = status.observed_workloads.iter().map(|one| one.result.is_none()).collect();
+        assert_eq!((pending, status.finish_time), (vec![false, false, true], None));
     }
 
     #[test]

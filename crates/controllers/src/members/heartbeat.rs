@@ -188,7 +188,7 @@ impl Heartbeat {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::fixtures::{at, cluster};
@@ -216,6 +216,46 @@ mod tests {
         let none = View { duration: Duration::ZERO, ..view(None) };
         let Plan::Create(lease) = decide(&none, at(100)) else { panic!("there is none yet") };
         assert_eq!(lease.spec.expect("a spec").lease_duration_seconds, Some(1));
+    }
+
+    #[test]
+    fn what_a_renewal_says() {
+        let lease = |spec: Value| -> Option<Lease> {
+            let lease = json!({ "metadata": { "name": "m1", "resourceVersion": "7" }, "spec": spec });
+            Some(serde_json::from_value(lease).expect("a lease"))
+        };
+        let secs = Duration::from_secs;
+        // What is there, how long it is to last; then: created or renewed, for how many seconds, and how often it changed hands.
+        let cases = [
+            ("there is none", None, secs(40), ("create", 40, None)),
+            ("there is one", lease(json!({})), secs(40), ("renew", 40, None)),
+            ("it lasted longer", lease(json!({ "leaseDurationSeconds": 60 })), secs(40), ("renew", 40, None)),
+            ("somebody else held it", lease(json!({ "holderIdentity": "x" })), secs(40), ("renew", 40, None)),
+            (
+                "what others say in it stays",
+                lease(json!({ "leaseTransitions": 3 })),
+                secs(40),
+                ("renew", 40, Some(3)),
+            ),
+            ("a part of a second", None, Duration::from_millis(10), ("create", 1, None)),
+            ("half a second more", None, Duration::from_millis(1500), ("create", 1, None)),
+            ("for ever", None, Duration::MAX, ("create", i32::MAX, None)),
+        ];
+        for (name, lease, duration, expected) in cases {
+            let (what, written) = match decide(&View { duration, ..view(lease) }, at(100)) {
+                Plan::Create(lease) => ("create", lease),
+                Plan::Renew(lease) => ("renew", lease),
+            };
+            assert_eq!(written.metadata.namespace.as_deref(), Some(NAMESPACE_CLUSTER), "{name}");
+            let spec = written.spec.expect("a spec");
+            assert_eq!(
+                (spec.holder_identity.as_deref(), spec.renew_time),
+                (Some("m1"), Some(MicroTime(at(100)))),
+                "{name}"
+            );
+            let found = (what, spec.lease_duration_seconds.unwrap_or_default(), spec.lease_transitions);
+            assert_eq!(found, expected, "{name}");
+        }
     }
 
     #[test]

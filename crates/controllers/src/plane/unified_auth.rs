@@ -396,6 +396,36 @@ mod tests {
     }
 
     #[test]
+    fn which_clusters_get_something() {
+        let impersonator =
+            || json!({ "spec": { "impersonatorSecretRef": { "namespace": "elsewhere", "name": "s" } } });
+        let pull = || json!({ "spec": { "syncMode": "Pull" } });
+        // Where the account is that may impersonate; nothing if the cluster is left alone, and why.
+        let cases = [
+            ("an impersonator", impersonator(), Ok("elsewhere")),
+            ("none", json!({}), Err("it has no impersonator")),
+            ("none, for an agent", pull(), Ok(NAMESPACE_CLUSTER)),
+            ("one that an agent has reported", merged(pull(), impersonator()), Ok("elsewhere")),
+            ("it leaves", merged(impersonator(), deleting()), Err("it leaves")),
+            ("it leaves with its agent", merged(pull(), deleting()), Err("it leaves")),
+        ];
+        for (name, otherwise, expected) in cases {
+            let cluster = Arc::new(cluster("m1", "True", otherwise));
+            let found = match decide(&View { cluster, subjects: BTreeSet::new() }) {
+                Plan::Bring([role, binding]) => {
+                    assert_eq!(
+                        (&role["kind"], &binding["kind"]),
+                        (&json!("ClusterRole"), &json!("ClusterRoleBinding"))
+                    );
+                    Ok(binding["subjects"][0]["namespace"].as_str().unwrap_or("").to_owned())
+                }
+                Plan::Nothing(why) => Err(why),
+            };
+            assert_eq!(found, expected.map(str::to_owned), "{name}");
+        }
+    }
+
+    #[test]
     fn what_a_cluster_gets() {
         let impersonator =
             json!({ "spec": { "impersonatorSecretRef": { "namespace": "karmada-cluster", "name": "s" } } });

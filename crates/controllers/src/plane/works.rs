@@ -124,7 +124,7 @@ impl Works {
     /// Creates or updates a Work as wanted; returns whether anything had to be written.
     pub(super) async fn ensure(&self, writer: &Writer, desired: &DesiredWork) -> Result<bool, Error> {
         let existing = self.mirror.get(&desired.namespace, &desired.name);
-        let step = judge(existing, desired, fresh_id).map_err(Error::decision)?;
+        let step = judge(existing, desired).map_err(Error::decision)?;
         self.carry_out(writer, step).await
     }
 
@@ -133,7 +133,7 @@ impl Works {
         match step {
             Step::Leave(_) => Ok(false),
             // In the mirror at once: a binding that is deleted right after its Works were created must find them.
-            Step::Create(work) => writer.create(&self.mirror, work.as_ref()).await.map(|()| true),
+            Step::Create(work) => writer.create(&self.mirror, &identified(*work)).await.map(|()| true),
             Step::Update { from, to } => {
                 writer.update_mirrored(&self.mirror, from.as_ref(), &to, Guard::Fields).await
             }
@@ -141,13 +141,26 @@ impl Works {
     }
 }
 
-fn fresh_id() -> String {
-    uuid::Uuid::new_v4().to_string()
+/// Returns a new Work with an identity. Admission would give it one; control planes without our admission have Works, too.
+pub(crate) fn identified(mut work: Work) -> Work {
+    identify(&mut work, &uuid::Uuid::new_v4().to_string());
+    work
+}
+
+/// Marks a Work and its manifests with the identity of the Work, if it has one.
+pub(crate) fn identify(work: &mut Work, id: &str) {
+    for manifest in &mut work.spec.workload.manifests {
+        stamp(manifest, Some(id));
+    }
+    if !id.is_empty() {
+        work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id.to_owned());
+    }
 }
 
 /// The write that makes a Work as wanted.
 #[derive(Debug, PartialEq)]
 enum Step {
+    /// Without an identity: it gets one when it is written.
     Create(Box<Work>),
     Update {
         from: Arc<Work>,
@@ -158,11 +171,7 @@ enum Step {
 }
 
 /// Decides about one Work. Errors: the Work is being deleted, or is not ours.
-fn judge(
-    existing: Option<Arc<Work>>,
-    desired: &DesiredWork,
-    fresh_id: impl FnOnce() -> String,
-) -> propagation::Result<Step> {
+fn judge(existing: Option<Arc<Work>>, desired: &DesiredWork) -> propagation::Result<Step> {
     if let Some(from) = existing {
         let mut to = from.as_ref().clone();
         let changed = desired.update(&mut to)?;
@@ -171,14 +180,7 @@ fn judge(
             false => Step::Leave("it is as wanted"),
         });
     }
-    let mut work = desired.create();
-    // Admission would add the permanent id, but the control plane may run without our admission.
-    let id = fresh_id();
-    for manifest in &mut work.spec.workload.manifests {
-        stamp(manifest, Some(&id));
-    }
-    work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id);
-    Ok(Step::Create(Box::new(work)))
+    Ok(Step::Create(Box::new(desired.create())))
 }
 
 #[cfg(test)]
@@ -198,9 +200,13 @@ mod tests {
         DesiredWork::new("m1", manifest, BTreeMap::new(), BTreeMap::new()).expect("a Work")
     }
 
+    /// A Work as it is stored.
     fn made(data: &str) -> Work {
-        match judge(None, &desired(data), || "fresh".to_owned()) {
-            Ok(Step::Create(work)) => *work,
+        match judge(None, &desired(data)) {
+            Ok(Step::Create(mut work)) => {
+                identify(&mut work, "fresh");
+                *work
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -235,11 +241,11 @@ mod tests {
             ("it goes", with(deleting()), desired("a"), "refuse"),
         ];
         for (name, existing, desired, expected) in cases {
-            let words = match judge(existing.clone(), &desired, || "fresh".to_owned()) {
+            let words = match judge(existing.clone(), &desired) {
                 Ok(Step::Create(_)) => "create".to_owned(),
                 Ok(Step::Update { from, to }) => {
                     assert_eq!(Some(&from), existing.as_ref(), "{name}: the difference to what was seen");
-                    let again = judge(Some(Arc::from(to)), &desired, || panic!("no new identity"));
+                    let again = judge(Some(Arc::from(to)), &desired);
                     assert!(matches!(again, Ok(Step::Leave(_))), "{name}: once is enough: {again:?}");
                     "update".to_owned()
                 }
@@ -251,7 +257,16 @@ mod tests {
     }
 
     #[test]
-    fn a_work_that_is_missing_is_made_with_an_identity() {
+    fn a_new_work_has_an_identity_of_its_own() {
+        let id = |work: &Work| {
+            work.metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID).cloned())
+        };
+        let new = || identified(desired("a").create());
+        assert!(id(&new()).is_some_and(|id| !id.is_empty()));
+        assert_ne!(id(&new()), id(&new()));
+        let mut without = desired("a").create();
+        identify(&mut without, "");
+        assert_eq!(id(&without), None, "an empty one is none");
         let work = made("a");
         assert_eq!(
             work.metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID)).unwrap(),
@@ -267,17 +282,14 @@ mod tests {
 
     #[test]
     fn a_work_that_is_as_wanted_is_left_alone() {
-        let step = judge(Some(Arc::new(made("a"))), &desired("a"), || panic!("no new identity"));
+        let step = judge(Some(Arc::new(made("a"))), &desired("a"));
         assert!(matches!(step, Ok(Step::Leave("it is as wanted"))), "{step:?}");
     }
 
     #[test]
     fn a_work_that_differs_keeps_its_identity() {
         let existing = Some(Arc::new(made("a")));
-        let Ok(Step::Update { to: work, .. }) = judge(existing, &desired("b"), || panic!("no new identity"))
-        else {
-            panic!("an update")
-        };
+        let Ok(Step::Update { to: work, .. }) = judge(existing, &desired("b")) else { panic!("an update") };
         assert_eq!(work.spec.workload.manifests[0]["data"]["k"], "b");
         assert_eq!(work.spec.workload.manifests[0]["metadata"]["labels"][WORK_PERMANENT_ID], "fresh");
     }
@@ -290,7 +302,7 @@ mod tests {
                 .metadata
                 .deletion_timestamp;
         assert!(matches!(
-            judge(Some(Arc::new(going)), &desired("b"), String::new),
+            judge(Some(Arc::new(going)), &desired("b")),
             Err(propagation::Error::WorkBeingDeleted { .. })
         ));
     }

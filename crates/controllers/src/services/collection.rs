@@ -13,25 +13,27 @@
 //! Both belong to the member side: an agent runs them for its own cluster.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::cluster::{APIEnablementStatus, Cluster};
-use api::work::Work;
 use futures::future::join_all;
 use jiff::Timestamp;
 use member::{Kind, Member, Selection};
 use parking_lot::Mutex;
 use propagation::Object;
-use runtime::{Error, Guard, Outcome, Queue, Reconcile, UNLIMITED, controller};
+use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
 use serde_json::Value;
 
 use super::index::{Role, cluster_of, roles};
 use super::works::Token;
 use super::{SERVICE_NAME, SLICE, SLICE_API, ServiceKey, is_ready};
 use crate::members::Shared;
+use crate::plane::works::identified;
 use crate::table::Start;
 use decide::{Plan, Step, View};
 
@@ -209,13 +211,13 @@ impl Reconcile for Controller {
     }
 
     fn decide(view: &View, _: Timestamp) -> Plan {
-        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+        decide::decide(view)
     }
 
-    async fn apply(&self, _: &ServiceKey, view: View, plan: Plan) -> Result<Outcome, Error> {
+    async fn apply(&self, _: &ServiceKey, _: View, plan: Plan) -> Result<Outcome, Error> {
         let mut errors: Vec<Error> =
             plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
-        let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(&view, step))).await;
+        let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(step))).await;
         errors.extend(results.into_iter().filter_map(Result::err));
         Error::join(errors)?;
         Ok(Outcome::Done)
@@ -283,28 +285,21 @@ impl Controller {
         Ok(found.filter(|slice| slice.label(SERVICE_NAME) == Some(&key.service.name)).collect())
     }
 
-    async fn carry_out(&self, view: &View, step: Step) -> Result<(), Error> {
+    async fn carry_out(&self, step: Step) -> Result<(), Error> {
         let shared = &self.0;
         // Derived: everything can be collected again.
         let (writer, mirror) = (shared.writer.derived(), &shared.mirrors.works);
-        let existing = |wanted: &Work| {
-            let mut collected = view.collected.iter();
-            collected.find(|work| work.metadata.name == wanted.metadata.name).cloned()
-        };
         match step {
-            Step::Create(work) => match writer.create(mirror, work.as_ref()).await {
-                // The watch reports it, which enqueues the Service.
-                Err(error) if error.is_already_exists() => {
-                    Err(Error::Waiting(format!("to see {}", runtime::Key::of(work.as_ref()))))
+            Step::Create(work) => {
+                let key = runtime::Key::of(work.as_ref());
+                match writer.create(mirror, &identified(*work)).await {
+                    // The watch reports it, which enqueues the Service.
+                    Err(error) if error.is_already_exists() => Err(Error::Waiting(format!("to see {key}"))),
+                    result => result,
                 }
-                result => result,
-            },
-            Step::Update(work) => {
-                let Some(old) = existing(&work) else { return Ok(()) };
-                // Its labels tell who wants it. A MultiClusterService may release it at the same moment.
-                let same = old.metadata.labels == work.metadata.labels;
-                let guard = if same { Guard::Fields } else { Guard::Version };
-                match writer.update_mirrored(mirror, old.as_ref(), &work, guard).await {
+            }
+            Step::Update { from, to, guard } => {
+                match writer.update_mirrored(mirror, from.as_ref(), &to, guard).await {
                     Err(error) if error.is_not_found() => Ok(()),
                     result => result.map(drop),
                 }

@@ -10,6 +10,8 @@
 //! from the consumers, and return when it is ready. Upstream leaves them until the cluster is removed.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use super::multi_cluster::tell;
 use super::works::Token;
 use super::{cluster_of_changed_space, concerned, is_ready, lacks_slices, with_space};
 use crate::plane::Plane;
+use crate::plane::works::identified;
 use crate::table::Start;
 use decide::{Plan, Step, View};
 
@@ -40,6 +43,12 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.multi_cluster_services.subscribe(move |change| {
@@ -89,9 +98,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(service);
         }
     });
-    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 impl Reconcile for Controller {
@@ -121,7 +128,7 @@ impl Reconcile for Controller {
     }
 
     fn decide(view: &View, _: Timestamp) -> Plan {
-        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+        decide::decide(view)
     }
 
     async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
@@ -185,7 +192,7 @@ impl Controller {
         // Derived: everything can be dispatched again.
         let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.works);
         match step {
-            Step::Create(work) => writer.create(mirror, work.as_ref()).await,
+            Step::Create(work) => writer.create(mirror, &identified(*work)).await,
             Step::Update(old, new) => {
                 writer.update_mirrored(mirror, old.as_ref(), &new, Guard::Fields).await.map(drop)
             }

@@ -8,6 +8,9 @@
 //! Service as its own, and wipes its labels with every event. Ours has an owner, and labels that others added
 //! stay. Its type and ports are restored, and a selector is dropped: its endpoints are those that were imported.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 
 use api::events as reasons;
@@ -33,6 +36,12 @@ struct Controller {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.service_imports);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     let pushed = queue.clone();
     plane.mirrors.service_imports.subscribe(move |change| pushed.push(change.key.clone()));
@@ -47,9 +56,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(Key::new(service.namespace(), import));
         }
     });
-    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.service_imports);
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 /// A ServiceImport and the Service of the name that is derived from it.
@@ -62,12 +69,10 @@ pub(crate) struct View {
 pub(crate) enum Plan {
     /// Nothing, for this reason.
     Nothing(&'static str),
-    Create(Box<Service>),
+    /// Create the Service, and show these addresses in its status.
+    Create { service: Box<Service>, addresses: Vec<LoadBalancerIngress> },
     /// Update the Service and its status to these; `None` means that it is up to date.
-    Update {
-        service: Option<Box<Service>>,
-        status: Option<Box<Service>>,
-    },
+    Update { service: Option<Box<Service>>, status: Option<Box<Service>> },
     /// The ServiceImport is gone.
     Delete,
     /// The name is taken.
@@ -87,7 +92,8 @@ fn decide(view: &View) -> Plan {
         return Plan::Nothing("only imports of type ClusterSetIP have a Service");
     }
     let wanted = desired(import);
-    let Some(existing) = &view.derived else { return Plan::Create(Box::new(wanted)) };
+    let addresses = ingress_of(import);
+    let Some(existing) = &view.derived else { return Plan::Create { service: Box::new(wanted), addresses } };
     if existing.metadata.deletion_timestamp.is_some() {
         return Plan::Nothing("the old Service goes first");
     }
@@ -104,9 +110,8 @@ fn decide(view: &View) -> Plan {
     spec.ports = Some(merged(spec.ports.take(), wanted_spec.ports.unwrap_or_default()));
     let mut status = existing.clone();
     let ingress = status.status.get_or_insert_default().load_balancer.get_or_insert_default();
-    let ips = ingress_of(import);
-    if ingress.ingress.clone().unwrap_or_default() != ips {
-        ingress.ingress = Some(ips);
+    if ingress.ingress.clone().unwrap_or_default() != addresses {
+        ingress.ingress = Some(addresses);
     }
     let status = (ingress.ingress != load_balancer(existing)).then(|| Box::new(status));
     Plan::Update { service: (service != *existing).then(|| Box::new(service)), status }
@@ -229,13 +234,13 @@ impl Controller {
         match (plan, &view.derived) {
             (Plan::Nothing(_), _) => Ok(false),
             (Plan::Refuse(why), _) => Err(Error::Several(vec![why])),
-            (Plan::Create(service), _) => {
+            (Plan::Create { service, addresses }, _) => {
                 let created = api.create(&kube::api::PostParams::default(), &service).await?;
-                if let Some(import) = view.import.as_deref().filter(|import| !import.spec.ips.is_empty()) {
+                if !addresses.is_empty() {
                     let mut status = created.clone();
                     let balancer =
                         status.status.get_or_insert_default().load_balancer.get_or_insert_default();
-                    balancer.ingress = Some(ingress_of(import));
+                    balancer.ingress = Some(addresses);
                     self.show_addresses(view, &created, &status).await?;
                 }
                 Ok(true)
@@ -299,7 +304,8 @@ mod tests {
     fn words(plan: Plan) -> String {
         match plan {
             Plan::Nothing(why) => format!("nothing: {why}"),
-            Plan::Create(_) => "create".to_owned(),
+            Plan::Create { addresses, .. } if addresses.is_empty() => "create".to_owned(),
+            Plan::Create { .. } => "create, with addresses".to_owned(),
             Plan::Update { service: None, status: None } => "as it is".to_owned(),
             Plan::Update { service, status } => {
                 format!(
@@ -323,6 +329,12 @@ mod tests {
         let cases = [
             ("it is new", import(json!({})), None, "create"),
             (
+                "it is new and has an address",
+                import(json!({ "spec": { "ips": ["10.0.0.1"] } })),
+                None,
+                "create, with addresses",
+            ),
+            (
                 "it is there, filled by the server and labelled by others",
                 import(json!({})),
                 derived(filled),
@@ -339,6 +351,18 @@ mod tests {
                 import(json!({ "spec": { "ips": ["10.0.0.1"] } })),
                 derived(json!({})),
                 "update its status",
+            ),
+            (
+                "its address is gone",
+                import(json!({})),
+                derived(json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "10.0.0.1" }] } } })),
+                "update its status",
+            ),
+            (
+                "it has another address, and another port",
+                import(json!({ "spec": { "ips": ["10.0.0.2"], "ports": [{ "name": "http", "port": 81 }] } })),
+                derived(json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "10.0.0.1" }] } } })),
+                "update it its status",
             ),
             (
                 "somebody made it a load balancer",
@@ -389,6 +413,25 @@ mod tests {
         for (name, import, derived, expected) in cases {
             assert_eq!(words(decide(&View { import, derived })), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_port_keeps_what_the_server_has_added_to_it() {
+        let port = |protocol: &str, otherwise: Value| -> ServicePort {
+            read(merged(json!({ "port": 53, "protocol": protocol }), otherwise))
+        };
+        let existing = vec![
+            port("TCP", json!({ "targetPort": 5300, "nodePort": 30000, "name": "old" })),
+            port("UDP", json!({ "targetPort": 5301 })),
+        ];
+        let wanted = vec![port("UDP", json!({ "name": "udp" })), port("TCP", json!({ "name": "tcp" }))];
+        let expected = [
+            port("UDP", json!({ "name": "udp", "targetPort": 5301 })),
+            port("TCP", json!({ "name": "tcp", "targetPort": 5300, "nodePort": 30000 })),
+        ];
+        assert_eq!(super::merged(Some(existing), wanted), expected, "of its own protocol");
+        let new = vec![port("SCTP", json!({}))];
+        assert_eq!(super::merged(None, new.clone()), new);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! `endpointslice-controller`, `endpointSlice` in `--controllers`. If a cluster is not ready, its slices are
 //! removed, and return when it is ready. Upstream leaves them until the cluster is removed.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -216,6 +219,7 @@ mod tests {
     use super::super::works::{Ensure, collected};
     use super::*;
     use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::plane::works::identify;
 
     fn work(otherwise: Value) -> Arc<Work> {
         let slice = json!({
@@ -225,9 +229,8 @@ mod tests {
         });
         let wanted =
             collected("m1", &slice, &Key::new("shop", "web"), &BTreeSet::from([Token::ServiceExport]));
-        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else {
-            panic!("it is made")
-        };
+        let Ensure::Create(mut work) = wanted.unwrap().ensure(None) else { panic!("it is made") };
+        identify(&mut work, "id");
         Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
     }
 
@@ -274,6 +277,74 @@ mod tests {
             let cluster = Some(Arc::new(cluster("m1", ready, json!({}))));
             let view = View { key, work: found, cluster, imported };
             assert_eq!(words(&decide(&view)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_slice_goes_and_what_others_changed_is_put_right() {
+        let key = || Key::of(work(json!({})).as_ref());
+        let ready = || Some(Arc::new(cluster("m1", "True", json!({}))));
+        let with = |otherwise: Value| Arc::new(read::<EndpointSlice>(merged(json!(slice()), otherwise)));
+        let renamed = || with(json!({ "metadata": { "name": "imported-m1-old" } }));
+        let unheld =
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": null } });
+        let elsewhere = json!({ "spec": { "workload": { "manifests": [{
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "kube-system" }, "endpoints": [] }] } } });
+        let cases = [
+            ("its cluster is gone", Some(work(json!({}))), None, vec![with(json!({}))], vec!["delete"]),
+            (
+                "one of an earlier name",
+                Some(work(json!({}))),
+                ready(),
+                vec![renamed(), with(json!({}))],
+                vec!["delete"],
+            ),
+            (
+                "only one of an earlier name",
+                Some(work(json!({}))),
+                ready(),
+                vec![renamed()],
+                vec!["create", "delete"],
+            ),
+            (
+                "it goes, and others hold it",
+                Some(work(unheld)),
+                ready(),
+                vec![with(json!({}))],
+                vec!["delete"],
+            ),
+            (
+                "it is of another namespace",
+                Some(work(elsewhere)),
+                ready(),
+                vec![with(json!({}))],
+                vec!["delete"],
+            ),
+            (
+                "somebody took its label off",
+                Some(work(json!({}))),
+                ready(),
+                vec![with(json!({ "metadata": { "labels": { SERVICE_NAME: null } } }))],
+                vec!["update"],
+            ),
+            (
+                "somebody added a label",
+                Some(work(json!({}))),
+                ready(),
+                vec![with(json!({ "metadata": { "labels": { "x": "y" } } }))],
+                vec![],
+            ),
+            (
+                "somebody changed its ports",
+                Some(work(json!({}))),
+                ready(),
+                vec![with(json!({ "ports": [{ "port": 1 }] }))],
+                vec!["update"],
+            ),
+        ];
+        for (name, work, cluster, imported, expected) in cases {
+            assert_eq!(words(&decide(&View { key: key(), work, cluster, imported })), expected, "{name}");
         }
     }
 

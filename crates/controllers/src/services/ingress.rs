@@ -10,6 +10,9 @@
 //! selects it. An imported back end is replaced by its derived Service, which has endpoints in all clusters;
 //! any other keeps its name, such as the Service of a MultiClusterService, and that of a headless import, which has no derived one.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -611,7 +614,6 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::fixtures::{cluster, deleting, merged, read};
-    use crate::world::{World, drain};
 
     fn multi(otherwise: Value) -> Option<Arc<MultiClusterIngress>> {
         let base = json!({
@@ -669,6 +671,27 @@ mod tests {
             ("it goes", multi(deleting()), made(json!({})), vec![]),
             ("it is gone", None, made(json!({})), vec!["delete it"]),
             ("it is gone, and the Ingress is somebody's", None, made(foreign), vec![]),
+            ("its Ingress goes", multi(json!({})), made(deleting()), vec![]),
+            (
+                "its Ingress is of an earlier one of its name",
+                multi(json!({ "metadata": { "uid": "m2" } })),
+                made(json!({})),
+                vec!["update it", "bind m1+m2"],
+            ),
+            (
+                "somebody changed a label that it has set",
+                multi(json!({ "metadata": { "labels": { "team": "a" } } })),
+                made(json!({ "metadata": {
+                    "labels": { "team": "b" }, "annotations": { COPIED_LABELS: "team" },
+                } })),
+                vec!["update it", "bind m1+m2"],
+            ),
+            (
+                "somebody added a label",
+                multi(json!({})),
+                made(json!({ "metadata": { "labels": { "x": "y" } } })),
+                vec!["bind m1+m2"],
+            ),
             (
                 "a policy places it",
                 multi(json!({ "metadata": { "annotations": null } })),
@@ -696,6 +719,32 @@ mod tests {
         let going = merged(json!(bound.binding.as_deref()), deleting());
         bound.binding = Some(Arc::new(read(going)));
         assert_eq!(words(&decide(&bound)), ["update it"], "it goes already");
+    }
+
+    #[test]
+    fn what_others_changed_in_the_binding_is_put_right() {
+        let mut bound = view(multi(json!({})), made(json!({})));
+        let Some(Step::CreateBinding(binding)) = decide(&bound).steps.pop() else { panic!("it is bound") };
+        let elsewhere = json!({ "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } });
+        for (what, change, expected) in [
+            ("nothing", json!({}), &[][..]),
+            ("another cluster", json!({ "spec": elsewhere }), &["bind m1+m2"]),
+            ("without its Secrets", json!({ "spec": { "propagateDeps": false } }), &["bind m1+m2"]),
+            ("without its holder", json!({ "metadata": { "labels": null } }), &["bind m1+m2"]),
+            ("another label", json!({ "metadata": { "labels": { "x": "y" } } }), &[]),
+        ] {
+            bound.binding = Some(Arc::new(read(merged(json!(binding), change))));
+            assert_eq!(words(&decide(&bound)), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_binding_of_a_policy_is_not_deleted() {
+        let mut free = view(multi(json!({ "metadata": { "annotations": null } })), made(json!({})));
+        free.binding = Some(Arc::new(crate::fixtures::binding(json!({}))));
+        assert_eq!(words(&decide(&free)), ["update it"]);
+        free.multi = multi(json!({ "metadata": { "annotations": { ENTRY_CLUSTERS: "," } } }));
+        assert_eq!(words(&decide(&free)), Vec::<String>::new());
     }
 
     #[test]
@@ -814,6 +863,10 @@ mod tests {
                 "Service derived-web is not propagated to m2; propagate ServiceImport web there",
             ]
         );
+        let many = |view: &mut View| {
+            view.propagated = (0..100).map(|number| (format!("s{number}"), BTreeSet::new())).collect();
+        };
+        assert_eq!(told(&many).len(), MOST_WARNINGS);
         // Without an annotation, a policy chooses the entries.
         let by_policy = json!({ "spec": { "clusters": [{ "name": "m2" }] } });
         let by_policy: ResourceBinding = crate::fixtures::binding(by_policy);
@@ -853,92 +906,5 @@ mod tests {
         assert!(has_endpoints(&cluster("m1", "True", json!({}))));
         assert!(!has_endpoints(&cluster("m1", "Unknown", json!({}))));
         assert!(!has_endpoints(&cluster("m1", "True", deleting())));
-    }
-
-    #[tokio::test]
-    async fn a_headless_import_has_no_derived_service_and_lost_clusters_are_noticed() {
-        let world = World::new().await;
-        let (controller, queue) = subscribed(&world.plane);
-        let mirrors = &world.environment.mirrors;
-        let made = merged(
-            json!(multi(json!({})).as_deref()),
-            json!({ "metadata": { "namespace": world.namespace, "uid": null } }),
-        );
-        let multi: Arc<MultiClusterIngress> = world.put(&mirrors.multi_cluster_ingresses, made).await;
-        let key = Key::of(multi.as_ref());
-        let import = |kind: &str, version: &str| -> ServiceImport {
-            read(json!({
-                "metadata": { "name": "web", "namespace": world.namespace, "resourceVersion": version },
-                "spec": { "type": kind, "ports": [{ "name": "http", "port": 80 }] },
-            }))
-        };
-        drain(&queue);
-        mirrors.service_imports.note(import("Headless", "1"));
-        assert_eq!(drain(&queue), std::slice::from_ref(&key));
-        let view = controller.observe(&key).await.expect("it is seen").expect("a view");
-        assert!(view.imported.is_empty(), "{:?}", view.imported);
-        mirrors.service_imports.note(import("Headless", "2"));
-        assert!(drain(&queue).is_empty(), "nothing that matters has changed");
-        mirrors.service_imports.note(import("ClusterSetIP", "3"));
-        assert_eq!(drain(&queue), std::slice::from_ref(&key));
-        let view = controller.observe(&key).await.expect("it is seen").expect("a view");
-        assert_eq!(view.imported, BTreeSet::from(["web".to_owned()]));
-
-        let look = |ready: &str, version: &str| {
-            let otherwise = json!({ "metadata": { "resourceVersion": version } });
-            mirrors.clusters.note(cluster(&world.own("m1"), ready, otherwise));
-            drain(&queue)
-        };
-        assert_eq!(look("True", "1"), std::slice::from_ref(&key));
-        assert!(look("True", "2").is_empty(), "nothing that matters has changed");
-        assert_eq!(look("Unknown", "3"), std::slice::from_ref(&key));
-
-        // What is wrong is told once.
-        let told = || vec!["a".to_owned()];
-        assert_eq!(controller.news(&key, told()), told());
-        assert_eq!(controller.news(&key, told()), [""; 0]);
-        assert_eq!(controller.news(&key, Vec::new()), [""; 0]);
-        assert_eq!(controller.news(&key, told()), told());
-        world.supervisor.stop().await;
-    }
-
-    #[tokio::test]
-    async fn what_is_gone_leaves_the_status_and_what_a_policy_wrote_leaves_the_binding() {
-        let world = World::new().await;
-        let (controller, _) = subscribed(&world.plane);
-        let mirrors = &world.environment.mirrors;
-        let otherwise = json!({
-            "metadata": { "namespace": world.namespace, "uid": null },
-            "status": {
-                "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] },
-                "serviceLocations": [{ "name": "web", "clusters": ["m3"] }], "trafficBlockClusters": ["m9"],
-            },
-        });
-        let made = merged(json!(multi(json!({})).as_deref()), otherwise);
-        let multi: Arc<MultiClusterIngress> = world.put(&mirrors.multi_cluster_ingresses, made).await;
-        let key = Key::of(multi.as_ref());
-        // The Ingress comes first, and then what needs it.
-        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
-        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
-        let status = json!(world.stored(multi.as_ref()).await.expect("it is there").status);
-        assert_eq!(status, json!({ "loadBalancer": {}, "trafficBlockClusters": ["m9"] }));
-        world.writes();
-        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
-        assert_eq!(world.writes(), [""; 0], "a second look writes nothing");
-
-        // A policy that had not heard of it writes the binding, from the same process.
-        let bound = || {
-            let binding = mirrors.bindings.get(&world.namespace, "shop-ingress").expect("it is bound");
-            let placement = binding.spec.placement.clone().unwrap_or_default();
-            (placement.cluster_affinity.unwrap_or_default().cluster_names.join("+"), binding)
-        };
-        let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
-        let (_, binding) = bound();
-        let (controller, queue) = subscribed(&world.plane);
-        mirrors.bindings.note(world.patch(binding.as_ref(), elsewhere).await);
-        assert_eq!(queue.waiting(), std::slice::from_ref(&key));
-        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
-        assert_eq!(bound().0, "m1+m2");
-        world.supervisor.stop().await;
     }
 }

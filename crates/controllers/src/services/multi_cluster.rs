@@ -34,6 +34,7 @@ use super::index::{Role, roles};
 use super::{is_cross_cluster, is_ready};
 use crate::plane::Plane;
 use crate::plane::templates::TemplateKey;
+use crate::plane::works::identified;
 use crate::table::Start;
 use decide::{Plan, Step, View};
 
@@ -170,7 +171,7 @@ impl Reconcile for Controller {
     }
 
     fn decide(view: &View, _: Timestamp) -> Plan {
-        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+        decide::decide(view)
     }
 
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
@@ -272,7 +273,7 @@ impl Controller {
                 plane.writer.release(mirror, multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
             }
             (Step::Hold | Step::Release, None) => Ok(()),
-            (Step::CreateRequest(work), _) => writer.create(&mirrors.works, work.as_ref()).await,
+            (Step::CreateRequest(work), _) => writer.create(&mirrors.works, &identified(*work)).await,
             (Step::UpdateRequest(old, new), _) => {
                 writer.update_mirrored(&mirrors.works, old.as_ref(), &new, Guard::Fields).await.map(drop)
             }

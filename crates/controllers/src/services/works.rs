@@ -17,11 +17,12 @@ use api::networking::MultiClusterService;
 use api::work::Work;
 use apimachinery::patch::merge::drop_nulls;
 use propagation::Object;
-use propagation::render::{DesiredWork, stamp};
+use propagation::render::DesiredWork;
 use runtime::Key;
 use serde_json::{Value, json};
 
 use super::SERVICE_NAME;
+use crate::plane::works::identify;
 
 /// Who wants an EndpointSlice to be collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,6 +152,7 @@ pub(super) struct Wanted {
 /// What it takes to make a Work be as wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ensure {
+    /// Whoever writes it gives it an identity: [`crate::plane::works::identified`].
     Create(Box<Work>),
     Update(Box<Work>),
     Nothing,
@@ -164,13 +166,10 @@ impl Wanted {
     }
 
     /// Returns what it takes to make the existing Work, if there is one, be as wanted.
-    pub(super) fn ensure(&self, existing: Option<&Work>, fresh_id: impl FnOnce() -> String) -> Ensure {
+    pub(super) fn ensure(&self, existing: Option<&Work>) -> Ensure {
         let mut made = self.work.create();
         made.metadata.finalizers = Some(self.finalizers.iter().map(|name| (*name).to_owned()).collect());
-        let Some(existing) = existing else {
-            identify(&mut made, &fresh_id());
-            return Ensure::Create(Box::new(made));
-        };
+        let Some(existing) = existing else { return Ensure::Create(Box::new(made)) };
         if is_going(existing) {
             return Ensure::Wait;
         }
@@ -198,16 +197,6 @@ impl Wanted {
                 && now.finalizers == then.finalizers
         };
         if same { Ensure::Nothing } else { Ensure::Update(Box::new(work)) }
-    }
-}
-
-/// Admission would give a Work its identity; control planes without our admission have Works, too.
-fn identify(work: &mut Work, id: &str) {
-    for manifest in &mut work.spec.workload.manifests {
-        stamp(manifest, Some(id));
-    }
-    if !id.is_empty() {
-        work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id.to_owned());
     }
 }
 
@@ -331,11 +320,10 @@ mod tests {
         let (service, tokens) = (Key::new("shop", "web"), BTreeSet::from([Token::MultiClusterService]));
         let wanted = [collected("m1", &slice, &service, &tokens), dispatched(&service, &slice, "m1", "m2")];
         for wanted in wanted.map(|wanted| wanted.expect("a Work")) {
-            let Ensure::Create(mut stored) = wanted.ensure(None, || "id".to_owned()) else {
-                panic!("it is made")
-            };
+            let Ensure::Create(mut stored) = wanted.ensure(None) else { panic!("it is made") };
+            identify(&mut stored, "id");
             stored.spec.workload.manifests.iter_mut().for_each(drop_nulls);
-            assert_eq!(wanted.ensure(Some(&stored), String::new), Ensure::Nothing, "{}", wanted.key());
+            assert_eq!(wanted.ensure(Some(&stored)), Ensure::Nothing, "{}", wanted.key());
         }
     }
 

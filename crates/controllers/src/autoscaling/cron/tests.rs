@@ -31,12 +31,10 @@ fn rule(otherwise: Value) -> Value {
 
 /// Decides at one time what another decision left.
 fn after(rules: &[Value], times: &[i64]) -> Plan {
-    let mut view = View { scaler: scaler(rules[0].clone()), known: Known::default() };
     let mut plan = Plan::default();
     for (index, second) in times.iter().enumerate() {
-        view.scaler = scaler(rules[index.min(rules.len() - 1)].clone());
-        plan = decide(&view, at(*second));
-        view.known.clone_from(&plan.known);
+        let scaler = scaler(rules[index.min(rules.len() - 1)].clone());
+        plan = decide(&View::new(scaler, plan.known), at(*second));
     }
     plan
 }
@@ -108,11 +106,9 @@ fn a_rule_that_changes_begins_anew() {
         let plan = after(&[plain(), changed], &[MORNING + 10, MORNING + 300]);
         assert_eq!((due(&plan), next_of(&plan)), (acts, next), "{name}");
     }
-    let mut view = View { scaler: scaler(plain()), known: Known::default() };
-    view.known = decide(&view, at(MORNING + 10)).known;
-    let mut other = view.scaler.as_ref().clone();
+    let mut other = CronFederatedHPA::clone(&scaler(plain()));
     other.spec.scale_target_ref.name = "other".to_owned();
-    view.scaler = Arc::new(other);
+    let view = View::new(Arc::new(other), after(&[plain()], &[MORNING + 10]).known);
     assert_eq!(due(&decide(&view, at(MORNING + 300))), Vec::<i64>::new(), "another target");
 }
 
@@ -154,7 +150,7 @@ fn finding_19_a_moment_is_looked_for_when_it_is_due_and_not_at_every_glance() {
     let named = |name: &str, schedule: &str| rule(json!({ "name": name, "schedule": schedule }));
     let rules =
         json!([named("rare", "0 0 29 2 *"), named("often", "*/5 * * * *"), named("never", "0 0 31 2 *")]);
-    let mut view = View { scaler: scaler(rules), known: Known::default() };
+    let mut view = View::new(scaler(rules), Known::default());
     let mut searches = |second: i64| {
         SEARCHES.set(0);
         let plan = decide(&view, at(MORNING + second));
@@ -177,7 +173,7 @@ fn finding_19_any_number_of_rules_is_looked_at_in_linear_time() {
     let rules: Vec<Value> = (0..50_000)
         .map(|index| rule(json!({ "name": format!("r{index}"), "schedule": if index % 2 == 0 { "x" } else { "* * * * *" } })))
         .collect();
-    let mut view = View { scaler: scaler(json!(rules)), known: Known::default() };
+    let mut view = View::new(scaler(json!(rules)), Known::default());
     view.known = decide(&view, at(MORNING)).known;
     let plan = decide(&view, at(MORNING + 60));
     assert_eq!((plan.due.len(), plan.known.idle.len()), (25_000, 25_000));
@@ -249,7 +245,7 @@ fn histories_are_those_of_the_rules() {
         named("new", false),
         rule(json!({ "name": "odd", "schedule": "x" }))
     ]));
-    let jobs = decide(&View { scaler: now.clone(), known: Known::default() }, at(MORNING)).known.jobs;
+    let jobs = decide(&View::new(now.clone(), Known::default()), at(MORNING)).known.jobs;
     let found = status(&old, &now.spec.rules, &jobs, &[]);
     let names: Vec<(&str, bool)> = found
         .execution_histories

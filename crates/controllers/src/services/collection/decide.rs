@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::work::Work;
 use propagation::Object;
+use runtime::Guard;
 use serde_json::Value;
 
 use super::super::ServiceKey;
@@ -56,12 +57,27 @@ pub(crate) struct Plan {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
+    /// Without an identity: it gets one when it is written.
     Create(Box<Work>),
-    Update(Box<Work>),
+    Update {
+        from: Arc<Work>,
+        to: Box<Work>,
+        guard: Guard,
+    },
     Delete(Arc<Work>),
 }
 
-pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
+impl Step {
+    /// The labels of a Work tell who wants it. A MultiClusterService may release it at the same moment, so they are changed only in the
+    /// version that was seen.
+    fn update(from: &Arc<Work>, to: Work) -> Self {
+        let same = from.metadata.labels == to.metadata.labels;
+        let guard = if same { Guard::Fields } else { Guard::Version };
+        Self::Update { from: Arc::clone(from), to: Box::new(to), guard }
+    }
+}
+
+pub(super) fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     if view.leaves {
         return plan;
@@ -94,11 +110,11 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                 continue;
             }
         };
-        match wanted.ensure(existing.map(AsRef::as_ref), &fresh_id) {
-            Ensure::Create(work) => plan.steps.push(Step::Create(work)),
-            Ensure::Update(work) => plan.steps.push(Step::Update(work)),
+        match (wanted.ensure(existing.map(AsRef::as_ref)), existing) {
+            (Ensure::Create(work), _) => plan.steps.push(Step::Create(work)),
+            (Ensure::Update(work), Some(existing)) => plan.steps.push(Step::update(existing, *work)),
             // It is created again when the old one is gone.
-            Ensure::Nothing | Ensure::Wait => {}
+            _ => {}
         }
     }
     for work in view.collected.iter().filter(|work| !is_going(work)) {
@@ -116,7 +132,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
             continue;
         }
         plan.steps.push(match released(work, &left) {
-            Some(work) => Step::Update(Box::new(work)),
+            Some(released) => Step::update(work, released),
             None => Step::Delete(Arc::clone(work)),
         });
     }
@@ -130,6 +146,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{deleting, merged, read};
+    use crate::plane::works::identify;
 
     fn key() -> ServiceKey {
         ServiceKey { cluster: "m1".to_owned(), service: Key::new("shop", "web") }
@@ -145,9 +162,8 @@ mod tests {
 
     fn work(name: &str, of: &[Token], otherwise: Value) -> Arc<Work> {
         let wanted = collected("m1", &slice(name, "10.0.0.1"), &key().service, &of.iter().copied().collect());
-        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else {
-            panic!("it is made")
-        };
+        let Ensure::Create(mut work) = wanted.unwrap().ensure(None) else { panic!("it is made") };
+        identify(&mut work, "id");
         Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
     }
 
@@ -164,7 +180,7 @@ mod tests {
         };
         let step = |step: &Step| match step {
             Step::Create(work) => format!("create {}", about(work)),
-            Step::Update(work) => format!("update {}", about(work)),
+            Step::Update { to, .. } => format!("update {}", about(to)),
             Step::Delete(_) => "delete".to_owned(),
         };
         plan.steps.iter().map(step).collect()
@@ -235,10 +251,20 @@ mod tests {
             ("the member is away", None, yes, None, has(&[M]), vec![]),
             ("the old one goes", yes, no, one(), vec![work("a", &[E], deleting())], vec![]),
             ("nobody wants it", no, no, None, vec![], vec![]),
+            ("nobody wants it, and it goes already", no, no, None, vec![work("a", &[E], deleting())], vec![]),
+            ("the member is away, and one more asks", None, yes, None, has(&[E]), vec![]),
+            (
+                "another slice comes",
+                yes,
+                no,
+                Some(vec![slice("a", "10.0.0.1"), slice("b", "10.0.0.2")]),
+                has(&[E]),
+                vec!["create ServiceExport endpointslice".into()],
+            ),
         ];
         for (name, exported, requested, slices, collected, expected) in cases {
             let view = View { key: key(), exported, requested, slices, collected, leaves: false };
-            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
+            assert_eq!(words(&decide(&view)), expected, "{name}");
         }
         let leaving = View {
             key: key(),
@@ -248,24 +274,56 @@ mod tests {
             collected: has(&[E]),
             leaves: true,
         };
-        assert_eq!(words(&decide(&leaving, String::new)), Vec::<String>::new(), "the cluster leaves");
+        assert_eq!(words(&decide(&leaving)), Vec::<String>::new(), "the cluster leaves");
     }
 
     #[test]
     fn of_too_many_slices_some_are_collected_and_the_rest_is_told_of() {
-        let slices = (0..=MOST_SLICES).map(|number| slice(&format!("s{number:05}"), "10.0.0.1")).collect();
-        let view = View {
-            key: key(),
-            exported: Some(true),
-            requested: None,
-            slices: Some(slices),
-            collected: Vec::new(),
-            leaves: false,
+        let plan = |count: usize| {
+            // In any order.
+            let slices = (0..count).rev().map(|number| slice(&format!("s{number:05}"), "10.0.0.1"));
+            decide(&View {
+                key: key(),
+                exported: Some(true),
+                requested: None,
+                slices: Some(slices.collect()),
+                collected: Vec::new(),
+                leaves: false,
+            })
         };
-        let plan = decide(&view, String::new);
+        let most = plan(MOST_SLICES);
+        assert_eq!((most.steps.len(), most.errors.len()), (MOST_SLICES, 0), "so many are fine");
+        let plan = plan(MOST_SLICES + 1);
         assert_eq!(plan.steps.len(), MOST_SLICES);
+        let is_last = |step: &Step| {
+            let Step::Create(work) = step else { panic!("{step:?}") };
+            manifest(work, SLICE).is_some_and(|slice| slice.name() == "s01000")
+        };
+        assert!(!plan.steps.iter().any(is_last), "the same ones each time: the last one by name is left out");
         let told = "cluster m1 has 1001 EndpointSlices of the Service shop/web; 1000 of them are collected";
         assert_eq!(plan.errors, [told]);
+    }
+
+    #[test]
+    fn who_wants_a_slice_is_changed_only_in_the_version_that_was_seen() {
+        use Token::{MultiClusterService as M, ServiceExport as E};
+        let guard = |requested: bool, address: &str| {
+            let view = View {
+                key: key(),
+                exported: Some(true),
+                requested: Some(requested),
+                slices: Some(vec![slice("a", address)]),
+                collected: vec![work("a", &[E, M], json!({}))],
+                leaves: false,
+            };
+            match decide(&view).steps.pop() {
+                Some(Step::Update { guard, .. }) => guard,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(guard(true, "10.0.0.2"), Guard::Fields, "only its endpoints changed");
+        assert_eq!(guard(false, "10.0.0.1"), Guard::Version);
+        assert_eq!(guard(false, "10.0.0.2"), Guard::Version);
     }
 
     #[test]

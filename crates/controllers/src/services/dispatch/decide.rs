@@ -43,6 +43,7 @@ pub(crate) struct Plan {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
+    /// Without an identity: it gets one when it is written.
     Create(Box<Work>),
     Update(Arc<Work>, Box<Work>),
     Delete(Arc<Work>),
@@ -65,7 +66,7 @@ pub(super) fn free(release: Vec<Arc<Work>>, stuck: &BTreeSet<String>) -> Vec<Arc
     release.into_iter().filter(is_free).collect()
 }
 
-pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
+pub(super) fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let live = view
         .multi
@@ -100,7 +101,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                 let key = wanted.key();
                 let existing = existing.get(&key).copied();
                 wanted_keys.insert(key);
-                match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
+                match (wanted.ensure(existing.map(AsRef::as_ref)), existing) {
                     (Ensure::Create(work), _) => plan.steps.push(Step::Create(work)),
                     // The provider has made it anew for another family of addresses. No server lets that be changed.
                     (Ensure::Update(work), Some(old)) if family(&work) != family(old) => {
@@ -202,9 +203,10 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::super::works::collected;
+    use super::super::super::works::{Wanted, collected};
     use super::*;
     use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::plane::works::identify;
 
     fn key() -> Key {
         Key::new("shop", "web")
@@ -221,14 +223,25 @@ mod tests {
     fn held(cluster: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
         let tokens: BTreeSet<Token> = tokens.iter().copied().collect();
         let wanted = collected(cluster, &slice("a"), &key(), &tokens).unwrap();
-        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        let Ensure::Create(mut work) = wanted.ensure(None) else { panic!("it is made") };
+        identify(&mut work, "id");
         Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
+    }
+
+    /// Returns a Work as it is after it was written.
+    fn stored(wanted: &Wanted) -> Arc<Work> {
+        let Ensure::Create(mut work) = wanted.ensure(None) else { panic!("it is made") };
+        identify(&mut work, "id");
+        Arc::from(work)
     }
 
     fn brought(source: &str, consumer: &str) -> Arc<Work> {
         let wanted = dispatched(&key(), &slice("a"), source, consumer).unwrap();
-        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
-        Arc::from(work)
+        stored(&wanted)
+    }
+
+    fn going(source: &str, consumer: &str) -> Arc<Work> {
+        Arc::new(read(merged(json!(*brought(source, consumer)), deleting())))
     }
 
     fn multi(providers: &[&str], consumers: &[&str], otherwise: Value) -> Option<Arc<MultiClusterService>> {
@@ -377,6 +390,42 @@ mod tests {
                 vec!["release m1"],
             ),
             (
+                "an unwanted one goes already",
+                multi(&["m1"], &["m3"], json!({})),
+                ready,
+                ready,
+                vec![],
+                vec![going("m1", "m2")],
+                vec![],
+            ),
+            (
+                "an old one has to go first",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![going("m1", "m2")],
+                vec![],
+            ),
+            (
+                "the collected one goes, and others hold it",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(merged(deleting(), json!({ "metadata": { "finalizers": [E.finalizer()] } }))),
+                vec![],
+                vec![],
+            ),
+            (
+                "the collected one is of another Service by now",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(json!({ "metadata": { "labels": { "multiclusterservice.karmada.io/name": "api" } } })),
+                vec![brought("m1", "m2")],
+                vec!["-m2"],
+            ),
+            (
                 "it is for a load balancer",
                 multi(&["m1"], &["m2"], json!({ "spec": { "types": ["LoadBalancer"] } })),
                 ready,
@@ -390,7 +439,25 @@ mod tests {
             let clusters = [("m1", first), ("m2", second), ("m3", "True")];
             let clusters = clusters.map(|(name, ready)| Arc::new(cluster(name, ready, json!({})))).into();
             let view = View { key: key(), multi, clusters, spaces: spaces(), collected, dispatched };
-            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
+            assert_eq!(words(&decide(&view)), expected, "{name}");
+        }
+        // Who leaves; what is in m2 already; then: what happens, where m1 and m2 provide, and m2 and m3 consume.
+        for (leaving, dispatched, expected) in [
+            ("nobody", vec![brought("m1", "m2")], vec!["+m3", "+m3"]),
+            ("m1", vec![brought("m1", "m2")], vec!["+m3", "-m2"]),
+            ("m2", vec![], vec!["+m3"]),
+        ] {
+            let otherwise = |name: &str| if name == leaving { deleting() } else { json!({}) };
+            let clusters = ["m1", "m2", "m3"];
+            let view = View {
+                key: key(),
+                multi: multi(&["m1", "m2"], &["m2", "m3"], json!({})),
+                clusters: clusters.map(|name| Arc::new(cluster(name, "True", otherwise(name)))).into(),
+                spaces: spaces(),
+                collected: vec![held("m1", &[M], json!({})), held("m2", &[M], json!({}))],
+                dispatched,
+            };
+            assert_eq!(words(&decide(&view)), expected, "{leaving} leaves");
         }
         let clusters = vec![Arc::new(cluster("m1", "True", json!({}))), Arc::new(cluster("m2", "", lacks))];
         let view = View {
@@ -401,11 +468,39 @@ mod tests {
             collected: one(json!({})),
             dispatched: vec![],
         };
-        assert_eq!(words(&decide(&view, String::new)), ["APIIncompatible"], "it does not know slices");
+        assert_eq!(words(&decide(&view)), ["APIIncompatible"], "it does not know slices");
         let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
         let joined = View { clusters, spaces: BTreeSet::from(["m1".to_owned()]), ..view };
         let told = ["SyncServiceFailed"];
-        assert_eq!(words(&decide(&joined, String::new)), told, "it has no execution namespace yet");
+        assert_eq!(words(&decide(&joined)), told, "it has no execution namespace yet");
+    }
+
+    #[test]
+    fn when_the_condition_is_written() {
+        let said = |kind: &str| {
+            json!({ "status": { "conditions": [{
+                "type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }] } })
+        };
+        let one = || vec![held("m1", &[Token::MultiClusterService], json!({}))];
+        let cases = [
+            ("there is a slice", json!({}), one(), true),
+            ("there was never one", json!({}), vec![], false),
+            ("there was one", said("EndpointSliceDispatched"), vec![], true),
+            ("another condition is there", said("ServiceApplied"), vec![], false),
+            ("it goes", merged(said("EndpointSliceDispatched"), deleting()), one(), false),
+        ];
+        for (name, otherwise, collected, expected) in cases {
+            let view = View {
+                key: key(),
+                multi: multi(&["m1"], &["m2"], otherwise),
+                clusters: ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into(),
+                spaces: spaces(),
+                collected,
+                dispatched: vec![],
+            };
+            assert_eq!(decide(&view).tells, expected, "{name}");
+        }
     }
 
     #[test]
@@ -430,7 +525,7 @@ mod tests {
                 collected: vec![held("m1", &[Token::MultiClusterService], json!({}))],
                 dispatched: vec![Arc::new(old)],
             };
-            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{what}");
+            assert_eq!(words(&decide(&view)), expected, "{what}");
         }
     }
 
@@ -446,16 +541,22 @@ mod tests {
         };
         let elsewhere = json!({ "spec": { "workload": { "manifests": [{ "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice", "metadata": { "name": "a", "namespace": "kube-system" } }] } } });
-        let plan = decide(&view(vec![held("m1", &[Token::MultiClusterService], elsewhere)]), String::new);
+        let plan = decide(&view(vec![held("m1", &[Token::MultiClusterService], elsewhere)]));
         assert_eq!(words(&plan), Vec::<String>::new());
         let many = (0..=MOST_SLICES).map(|number| {
             let named = json!({ "metadata": { "name": format!("w{number}") } });
             held("m1", &[Token::MultiClusterService], named)
         });
-        let plan = decide(&view(many.collect()), String::new);
+        let plan = decide(&view(many.collect()));
         assert_eq!((plan.steps.len(), plan.warnings.len()), (MOST_SLICES, 1));
         let told = "Provider cluster m1 has 1001 EndpointSlices of the Service, 1000 of them are dispatched";
         assert_eq!(plan.warnings[0].1, told);
+        let most = (0..MOST_SLICES).map(|number| {
+            let named = json!({ "metadata": { "name": format!("w{number}") } });
+            held("m1", &[Token::MultiClusterService], named)
+        });
+        let plan = decide(&view(most.collect()));
+        assert_eq!((plan.steps.len(), plan.warnings.len()), (MOST_SLICES, 0), "so many are fine");
     }
 
     /// Minutes if each pair of slice and consumer looked through all Works.
@@ -468,14 +569,10 @@ mod tests {
             let slice = slice(&format!("s{number}"));
             let tokens = BTreeSet::from([Token::MultiClusterService]);
             let wanted = collected("m0", &slice, &key(), &tokens).unwrap();
-            let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
-            slices.push(Arc::from(work));
+            slices.push(stored(&wanted));
             for consumer in &names[1..] {
                 let wanted = dispatched(&key(), &slice, "m0", consumer).unwrap();
-                let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else {
-                    panic!("it is made")
-                };
-                works.push(Arc::from(work));
+                works.push(stored(&wanted));
             }
         }
         let gone = works.pop().unwrap();
@@ -488,7 +585,7 @@ mod tests {
             dispatched: works,
         };
         let began = std::time::Instant::now();
-        let plan = decide(&view, || "id".to_owned());
+        let plan = decide(&view);
         assert_eq!(words(&plan), [format!("+{}", cluster_of_work(&gone))], "only one is missing");
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
     }

@@ -65,6 +65,7 @@ pub(super) enum Step {
     Hold,
     /// The finalizer is removed, after everything else.
     Release,
+    /// Without an identity: it gets one when it is written.
     CreateRequest(Box<Work>),
     UpdateRequest(Arc<Work>, Box<Work>),
     DeleteRequest(Arc<Work>),
@@ -77,7 +78,7 @@ pub(super) enum Step {
     UpdateBinding(Arc<ResourceBinding>, Box<ResourceBinding>),
 }
 
-pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
+pub(super) fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let Some(multi) = &view.multi else {
         // It had a finalizer; who took that off by force has left these behind.
@@ -100,7 +101,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     }
     let providers = meant(&multi.spec.provider_clusters, &view.clusters);
     let consumers = meant(&multi.spec.consumer_clusters, &view.clusters);
-    ask(view, multi, &providers, &mut plan, fresh_id);
+    ask(view, multi, &providers, &mut plan);
     bound(&mut plan.warnings);
     withdraw(view, &providers, &mut plan);
     let Some(service) = view.service.as_ref().filter(|service| !service.is_deleting()) else {
@@ -114,13 +115,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
 }
 
 /// Asks each provider for endpoints. One that is not ready is asked too, and answers when it is back.
-fn ask(
-    view: &View,
-    multi: &MultiClusterService,
-    providers: &BTreeSet<String>,
-    plan: &mut Plan,
-    fresh_id: impl Fn() -> String,
-) {
+fn ask(view: &View, multi: &MultiClusterService, providers: &BTreeSet<String>, plan: &mut Plan) {
     for provider in providers {
         let named = |cluster: &&Arc<Cluster>| cluster.metadata.name.as_ref() == Some(provider);
         let Some(cluster) = view.clusters.iter().find(named) else {
@@ -157,7 +152,7 @@ fn ask(
             }
         };
         let existing = view.requests.iter().find(|work| Key::of(work.as_ref()) == wanted.key());
-        match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
+        match (wanted.ensure(existing.map(AsRef::as_ref)), existing) {
             (Ensure::Create(work), _) => plan.steps.push(Step::CreateRequest(work)),
             (Ensure::Update(work), Some(existing)) => {
                 plan.steps.push(Step::UpdateRequest(Arc::clone(existing), work));
@@ -326,6 +321,7 @@ mod tests {
     use super::super::super::works::{collected, service_of};
     use super::*;
     use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::plane::works::identify;
 
     fn multi(otherwise: Value) -> Option<Arc<MultiClusterService>> {
         let base = json!({
@@ -362,10 +358,13 @@ mod tests {
 
     /// Has what a plan makes be there.
     fn settled(mut view: View) -> View {
-        let plan = decide(&view, || "id".to_owned());
+        let plan = decide(&view);
         for step in plan.steps {
             match step {
-                Step::CreateRequest(work) => view.requests.push(Arc::from(work)),
+                Step::CreateRequest(mut work) => {
+                    identify(&mut work, "id");
+                    view.requests.push(Arc::from(work));
+                }
                 Step::CreateBinding(binding) => view.binding = Some(Arc::from(binding)),
                 _ => {}
             }
@@ -400,7 +399,7 @@ mod tests {
     }
 
     fn check(view: &View, expected: &[&str], name: &str) {
-        assert_eq!(words(&decide(view, || "id".to_owned())), expected, "{name}");
+        assert_eq!(words(&decide(view)), expected, "{name}");
     }
 
     #[test]
@@ -443,7 +442,7 @@ mod tests {
             merged(json!(again.binding.as_deref()), json!({ "metadata": { "ownerReferences": null } }));
         again.binding = Some(Arc::new(read(left)));
         check(&again, &["rebind"], "the Service was made anew, and its binding was left behind");
-        let Some(Step::UpdateBinding(_, taken)) = decide(&again, String::new).steps.pop() else {
+        let Some(Step::UpdateBinding(_, taken)) = decide(&again).steps.pop() else {
             panic!("it is taken over")
         };
         assert_eq!(taken.spec.resource.uid, "s2");
@@ -464,6 +463,73 @@ mod tests {
         check(&joins, &told, "the provider has no execution namespace yet");
         joins.spaces.insert("m1".to_owned());
         check(&joins, &["ask m1", "bind m1+m2"], "it is there");
+
+        let mut leaves = view(multi(json!({})), service(claimed()));
+        leaves.clusters[0] = Arc::new(cluster("m1", "True", deleting()));
+        check(&leaves, &["bind m1+m2"], "the provider leaves");
+        let complete = json!({ "status": {
+            "apiEnablements": [{ "groupVersion": "v1", "resources": [] }],
+            "conditions": [{ "type": "CompleteAPIEnablements", "status": "True", "reason": "", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        leaves.clusters[0] = Arc::new(cluster("m1", "", complete));
+        check(&leaves, &["bind m1+m2", "APIIncompatible"], "the provider knows no slices");
+    }
+
+    #[test]
+    fn what_becomes_of_the_service_and_its_binding() {
+        let whole = || settled(view(multi(json!({})), service(claimed())));
+        let mut goes = whole();
+        goes.service = service(merged(claimed(), deleting()));
+        check(&goes, &["services \"web\" not found"], "the Service goes");
+        assert!(decide(&goes).waits, "it comes up again with the next one");
+        let mut going = whole();
+        going.binding = Some(Arc::new(read(merged(json!(going.binding.as_deref()), deleting()))));
+        let waits = "the binding of an earlier service \"web\" is still being deleted";
+        check(&going, &[waits], "the binding goes");
+        assert!(!decide(&going).waits, "nobody tells when that has gone");
+
+        // A policy has written the binding before the MultiClusterService took the Service over.
+        let marked = json!({ "metadata": {
+            "labels": { PROPAGATION_POLICY_PERMANENT_ID: "p", CLUSTER_PROPAGATION_POLICY_PERMANENT_ID: "c", "x": "y" },
+            "annotations": {
+                PROPAGATION_POLICY_NAMESPACE: "shop", PROPAGATION_POLICY_NAME: "p",
+                CLUSTER_PROPAGATION_POLICY_NAME: "c", "x": "y",
+            },
+        } });
+        let mut taken = whole();
+        taken.binding = Some(Arc::new(read(merged(json!(taken.binding.as_deref()), marked))));
+        let Some(Step::UpdateBinding(_, binding)) = decide(&taken).steps.pop() else {
+            panic!("it is taken over")
+        };
+        let keys =
+            |map: Option<BTreeMap<String, String>>| map.unwrap_or_default().into_keys().collect::<Vec<_>>();
+        let labels = [BINDING_MANAGED_BY, MULTI_CLUSTER_SERVICE_PERMANENT_ID, "x"].map(str::to_owned);
+        let annotations =
+            [MULTI_CLUSTER_SERVICE_NAME, MULTI_CLUSTER_SERVICE_NAMESPACE, "x"].map(str::to_owned);
+        let sorted = |mut keys: Vec<String>| {
+            keys.sort();
+            keys
+        };
+        assert_eq!(keys(binding.metadata.labels), sorted(labels.into()));
+        assert_eq!(keys(binding.metadata.annotations), sorted(annotations.into()));
+
+        // What others have changed in it is put right.
+        for (what, change) in [
+            ("another cluster", json!({ "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } })),
+            ("another resolution of conflicts", json!({ "conflictResolution": "Abort" })),
+            ("another version of the Service", json!({ "resource": { "resourceVersion": "6" } })),
+        ] {
+            let mut changed = whole();
+            let spec = json!({ "spec": change });
+            changed.binding = Some(Arc::new(read(merged(json!(changed.binding.as_deref()), spec))));
+            check(&changed, &["rebind"], what);
+        }
+
+        // One that is gone leaves alone what is of another kind of holder.
+        let other =
+            json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "MultiClusterIngress" } } });
+        let held = view(None, service(merged(claimed(), other)));
+        check(&held, &[], "somebody else has it by now");
     }
 
     fn held(cluster: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
@@ -473,7 +539,8 @@ mod tests {
         });
         let tokens = tokens.iter().copied().collect();
         let wanted = collected(cluster, &slice, &Key::new("shop", "web"), &tokens).expect("a Work");
-        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        let Ensure::Create(mut work) = wanted.ensure(None) else { panic!("it is made") };
+        identify(&mut work, "id");
         Arc::new(read(merged(json!(work), otherwise)))
     }
 
@@ -500,7 +567,7 @@ mod tests {
         for (name, multi, work, expected) in cases {
             let mut view = whole();
             (view.multi, view.collected) = (multi, vec![work]);
-            let plan = decide(&view, || "id".to_owned());
+            let plan = decide(&view);
             let mut words = words(&plan);
             words.retain(|word| word.starts_with("drop") || word.starts_with("release "));
             assert_eq!(words, expected, "{name}");
