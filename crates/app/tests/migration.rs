@@ -13,6 +13,7 @@ use clusters::{ClusterOptions, Etcd, Fleet, FleetOptions};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use testkit::check::{self, AUDIT_POLICY, CONTROLLERS, Site, check};
 use testkit::process::{Signal, Speaks};
 use testkit::{Kind, Process, Server, client, condition, eventually, object, resource, until};
 
@@ -523,7 +524,13 @@ async fn a_karmada_moves_over_and_back_and_its_members_notice_nothing() {
     original.rest();
     let report = migrate(&["--from", &config, "--data-dir", &data]).await;
     assert_eq!(announced(&report, "writes"), BTreeSet::new());
-    let mut server = Server::at(PROGRAM, &ours, &[]);
+    // Before that, the members' logs tell of the original.
+    let mut sites = Vec::new();
+    for (member, log) in &logs {
+        let there = client(fleet.cluster(member).expect("a member").kubeconfig()).await;
+        sites.push(Site::member(member, there, vec![log.clone()]).from_now());
+    }
+    let mut server = Server::audited_at(PROGRAM, &ours, AUDIT_POLICY, &[]);
     let plane = server.client().await;
     until_ready(&plane).await;
     until_applied(&plane, count).await;
@@ -553,6 +560,8 @@ async fn a_karmada_moves_over_and_back_and_its_members_notice_nothing() {
     }
     until_applied(&plane, count).await;
     witness.quiet().await;
+    let site = Site::plane(plane.clone(), CONTROLLERS, server.audit_logs());
+    check(&check::World { plane: site, members: sites, controllers: "*".to_owned() }).await;
 
     // The way back: our controllers rest, the server still answers.
     server.end();

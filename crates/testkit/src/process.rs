@@ -240,14 +240,20 @@ impl Server {
     pub fn audited(program: impl AsRef<Path>, further: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
         let (data, logs) = (dir.path().join("data"), dir.path().join("audit"));
-        std::fs::create_dir(&logs).expect("a folder for the logs");
-        std::fs::write(logs.join("policy.json"), AUDIT_POLICY).expect("a policy");
+        prepare(&logs, AUDIT_POLICY);
         Self::run(program.as_ref(), data, Some(logs), further, Some(dir))
     }
 
     /// Starts the binary with data that the test keeps.
     pub fn at(program: impl AsRef<Path>, data: &Path, further: &[&str]) -> Self {
         Self::run(program.as_ref(), data.to_owned(), None, further, None)
+    }
+
+    /// As [`Server::at`], with audit logs beside the data, which tell what the policy says.
+    pub fn audited_at(program: impl AsRef<Path>, data: &Path, policy: &str, further: &[&str]) -> Self {
+        let logs = data.with_extension("audit");
+        prepare(&logs, policy);
+        Self::run(program.as_ref(), data.to_owned(), Some(logs), further, None)
     }
 
     fn run(
@@ -259,7 +265,10 @@ impl Server {
     ) -> Self {
         let arguments = further.iter().map(|&argument| argument.to_owned()).collect();
         let program = program.to_owned();
-        let mut server = Self { program, data, arguments, process: None, audit, starts: 0, _dir: dir };
+        // Data that the test keeps may have had another server, with logs of its own.
+        let logged = |folder: &PathBuf| (1..).take_while(|number| log_of(folder, *number).exists()).count();
+        let starts = audit.as_ref().map_or(0, logged);
+        let mut server = Self { program, data, arguments, process: None, audit, starts, _dir: dir };
         server.restart();
         server
     }
@@ -280,7 +289,7 @@ impl Server {
         self.starts += 1;
         if let Some(folder) = &self.audit {
             let policy = folder.join("policy.json").display().to_string();
-            let log = folder.join(format!("{}.log", self.starts)).display().to_string();
+            let log = log_of(folder, self.starts).display().to_string();
             // All of a run is in one file, however large: whoever judges it reads one.
             let whole = ["--audit-log-maxsize", "0"].map(str::to_owned);
             arguments.extend(["--audit-policy-file".to_owned(), policy, "--audit-log-path".to_owned(), log]);
@@ -296,7 +305,7 @@ impl Server {
         self.process.as_mut().is_some_and(|process| !process.has_ended())
     }
 
-    /// How many times it has been started.
+    /// How many times it has been started, with the same audit logs.
     pub fn starts(&self) -> usize {
         self.starts
     }
@@ -331,7 +340,7 @@ impl Server {
     /// Returns the audit logs of all its starts.
     pub fn audit_logs(&self) -> Vec<PathBuf> {
         let Some(folder) = &self.audit else { return Vec::new() };
-        (1..=self.starts).map(|number| folder.join(format!("{number}.log"))).collect()
+        (1..=self.starts).map(|number| log_of(folder, number)).collect()
     }
 
     /// Returns host and port, once it has been started.
@@ -340,6 +349,16 @@ impl Server {
         let server = file.clusters.first()?.cluster.as_ref()?.server.clone()?;
         Some(server.trim_start_matches("https://").to_owned())
     }
+}
+
+/// Makes a place for audit logs, with their policy.
+fn prepare(logs: &Path, policy: &str) {
+    std::fs::create_dir_all(logs).expect("a folder for the logs");
+    std::fs::write(logs.join("policy.json"), policy).expect("a policy");
+}
+
+fn log_of(folder: &Path, start: usize) -> PathBuf {
+    folder.join(format!("{start}.log"))
 }
 
 #[cfg(test)]

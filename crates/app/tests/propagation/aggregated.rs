@@ -1,18 +1,19 @@
 //! The whole of Karmada on somebody else's kube-apiserver: `karmada aggregated`, `karmada controllers` and `karmada webhook`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
+use testkit::check::{self, AUDIT_POLICY, CONTROLLERS, Site, audit_policy_with_reads, check};
 use testkit::{Kind, Process, client, condition, eventually, object, run, until, until_gone};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 
-use crate::members::{Access, Members, have_kubernetes};
+use crate::members::{Access, Members, Place, have_kubernetes};
 use crate::plane::KARMADA;
 
 /// Applies what a command of ours prints.
@@ -97,6 +98,34 @@ async fn until_ready(plane: &Client, name: &str) {
     until(&clusters, name, "it is ready", |found| condition(found, "Ready") == Some("True")).await;
 }
 
+/// Returns the API server that all of it runs on, and where it writes down what the policy says.
+fn host(folder: &Path, policy: &str) -> (ClusterOptions, PathBuf) {
+    let (file, log) = (folder.join("policy.json"), folder.join("audit.log"));
+    std::fs::write(&file, policy).expect("a policy");
+    let host = ClusterOptions::control_plane("host")
+        .apiserver_arg(format!("--audit-policy-file={}", file.display()))
+        .apiserver_arg(format!("--audit-log-path={}", log.display()));
+    (host, log)
+}
+
+/// Writes a kubeconfig by which the administrator acts in another name, so that the log tells who writes.
+fn in_the_name_of(user: &str, config: &Path, to: &Path) {
+    let mut file = serde_json::to_value(Kubeconfig::read_from(config).expect("a kubeconfig")).expect("JSON");
+    for known in file["users"].as_array_mut().into_iter().flatten() {
+        known["user"]["as"] = user.into();
+        known["user"]["as-groups"] = json!(["system:masters"]);
+    }
+    std::fs::write(to, file.to_string()).expect("a kubeconfig");
+}
+
+/// Fails unless a control plane whose controllers write in this name and its member m1 keep the laws of every world.
+async fn keeps_laws(plane: &Client, writer: &str, log: &Path, member: &Place) {
+    let logs = member.audit_log.iter().cloned().collect();
+    let members = vec![Site::member("m1", client(&member.kubeconfig).await, logs)];
+    let plane = Site::plane(plane.clone(), writer, vec![log.to_owned()]);
+    check(&check::World { plane, members, controllers: "*".to_owned() }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     if !have_kubernetes() {
@@ -106,8 +135,9 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     let members = Members::simulated(Access::Shared, 1).await.expect("a simulated member");
     let dir = tempfile::tempdir().expect("a folder for the test");
     let at = |name: &str| dir.path().join(name).display().to_string();
-    let options = FleetOptions::of([ClusterOptions::control_plane("host")]);
-    let fleet = Fleet::start(options).await.unwrap_or_else(|error| panic!("{}", error.chain()));
+    let (host, log) = host(dir.path(), AUDIT_POLICY);
+    let fleet =
+        Fleet::start(FleetOptions::of([host])).await.unwrap_or_else(|error| panic!("{}", error.chain()));
     let kubeconfig = fleet.cluster("host").expect("the API server").kubeconfig().to_path_buf();
     let (config, plane) = (kubeconfig.display().to_string(), client(&kubeconfig).await);
     let namespaces = Kind::cluster("", "v1", "Namespace", "namespaces").api(plane.clone(), "");
@@ -156,7 +186,9 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
         until(&services, name, "it is available", |found| condition(found, "Available") == Some("True"))
             .await;
     }
-    let controllers = Process::start(KARMADA, &["controllers", "--kubeconfig", &config], "controllers run");
+    let own = at("controllers.kubeconfig");
+    in_the_name_of(CONTROLLERS, &kubeconfig, Path::new(&own));
+    let controllers = Process::start(KARMADA, &["controllers", "--kubeconfig", &own], "controllers run");
 
     let place = &members.places()[0];
     run(
@@ -240,6 +272,7 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     assert_eq!(direct.request_text(ready).await.expect("an answer"), "ok");
     let secrets = Api::<DynamicObject>::all_with(direct, &testkit::resource("", "v1", "Secret", "secrets"));
     assert!(secrets.list(&Default::default()).await.is_err(), "nothing else is served");
+    keeps_laws(&plane, CONTROLLERS, &log, place).await;
     drop((controllers, webhook, aggregated));
     fleet.down().await.expect("the API server ends");
 }
@@ -337,13 +370,8 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
     testkit::install_tls();
     let members = Members::simulated(Access::Shared, 1).await.expect("a simulated member");
     let dir = tempfile::tempdir().expect("a folder for the test");
-    let (policy, log) = (dir.path().join("policy.json"), dir.path().join("audit.log"));
-    let watched = json!({ "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{ "level": "Metadata", "userGroups": ["system:serviceaccounts"] }, { "level": "None" }] });
-    std::fs::write(&policy, watched.to_string()).expect("a file");
-    let host = ClusterOptions::control_plane("host")
-        .apiserver_arg(format!("--audit-policy-file={}", policy.display()))
-        .apiserver_arg(format!("--audit-log-path={}", log.display()));
+    let accounts = json!({ "userGroups": ["system:serviceaccounts"] });
+    let (host, log) = host(dir.path(), &audit_policy_with_reads(&accounts));
     let fleet =
         Fleet::start(FleetOptions::of([host])).await.unwrap_or_else(|error| panic!("{}", error.chain()));
     let kubeconfig = fleet.cluster("host").expect("the API server").kubeconfig().to_path_buf();
@@ -424,6 +452,8 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
         if api["kind"] == "APIVersions" { Ok(()) } else { Err(api.to_string()) }
     })
     .await;
+    let writer = ":karmada-controllers";
+    keeps_laws(&plane, writer, &log, &members.places()[0]).await;
     // A template that is withdrawn leaves no binding behind, and a cluster that leaves no space.
     let deployments =
         Kind::namespaced("apps", "v1", "Deployment", "deployments").api(plane.clone(), "default");
@@ -431,6 +461,7 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
     let bindings = Kind::namespaced("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
     until_gone(&bindings.api(plane.clone(), "default"), "web-deployment", "it goes along").await;
     run(KARMADA, &["unjoin", "m1", "--kubeconfig", &config]);
+    keeps_laws(&plane, writer, &log, &members.places()[0]).await;
 
     // Nobody needed a right that was not given.
     let log = std::fs::read_to_string(log).expect("an audit log");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testkit::check::{self, Site, check};
 use testkit::{Kind, Server, client, condition, eventually, install_tls, object, until, until_gone};
 
-use crate::members::{Access, Members};
+use crate::members::{Access, Members, Place};
 use crate::plane::{ControlPlane, KARMADA};
 
 const NAMESPACE: &str = "capi";
@@ -122,6 +122,17 @@ async fn until_ready(plane: &Client, name: &str) -> DynamicObject {
     .expect("it is there")
 }
 
+/// Fails unless the control plane and these clusters, also those that have left it, keep the laws of every world.
+async fn keeps_laws(control: &ControlPlane, plane: &Client, clusters: &[(&str, &Place)]) {
+    let mut members = Vec::new();
+    for (name, place) in clusters {
+        let logs = place.audit_log.iter().cloned().collect();
+        members.push(Site::member(name, client(&place.kubeconfig).await, logs));
+    }
+    let controllers = control.controllers().to_owned();
+    check(&check::World { plane: control.site(plane.clone()), members, controllers }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provisioned_cluster_becomes_a_member_and_leaves_with_its_object() {
     install_tls();
@@ -158,14 +169,7 @@ async fn a_provisioned_cluster_becomes_a_member_and_leaves_with_its_object() {
     assert_eq!(cluster.data["spec"]["syncMode"], "Push");
     assert!(management.event("provided", "JoinedToKarmada").await.contains("provided"));
 
-    let logs = place.audit_log.iter().cloned().collect();
-    let member = Site::member("provided", client(&place.kubeconfig).await, logs);
-    check(&check::World {
-        plane: control.site(plane.clone()),
-        members: vec![member],
-        controllers: control.controllers().to_owned(),
-    })
-    .await;
+    keeps_laws(&control, &plane, &[("provided", &place)]).await;
 
     management.delete("hostile").await;
     management.delete("provided").await;
@@ -173,6 +177,7 @@ async fn a_provisioned_cluster_becomes_a_member_and_leaves_with_its_object() {
     let secrets = Api::<Secret>::namespaced(plane.clone(), "karmada-cluster");
     until_gone(&secrets, "provided", "its credentials leave with it").await;
     assert!(!made.exists(), "nothing was run");
+    keeps_laws(&control, &plane, &[("provided", &place)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,4 +203,5 @@ async fn a_cluster_that_was_deleted_while_nobody_looked_leaves_and_others_stay()
     until_gone(&member_clusters(&plane), "going", "what is gone leaves after a restart").await;
     let after = member_clusters(&plane).get("staying").await.expect("it is still there").metadata.uid;
     assert_eq!(after, before, "it was never taken out");
+    keeps_laws(&control, &plane, &[("going", &places[0]), ("staying", &places[1])]).await;
 }

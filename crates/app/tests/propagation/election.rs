@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
+use testkit::check::{self, Site, check};
 use testkit::process::{Signal, Speaks};
 use testkit::{Kind, Process, client, eventually, install_tls, until};
 
@@ -71,6 +72,11 @@ async fn is_bound(plane: &kube::Client, name: &str) {
     until(&api, &format!("{name}-configmap"), "the controllers act", |found| found.is_some()).await;
 }
 
+/// Fails unless a control plane without members keeps the laws of every world.
+async fn keeps_laws(plane: Site) {
+    check(&check::World { plane, members: Vec::new(), controllers: "*".to_owned() }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_several_acts_and_the_next_takes_over() {
     install_tls();
@@ -123,6 +129,8 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     assert!(third.ended().success());
     let free = leases.get(lease).await.expect("a lease");
     assert_eq!(holder(Some(&free)).as_deref(), Some(""));
+    // They have all had the administrator's kubeconfig.
+    keeps_laws(control.site(plane).written_by("system:admin")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,12 +159,13 @@ async fn the_controllers_of_a_server_hold_the_lease_and_a_restart_takes_it_at_on
     control.start();
     let plane = client(&control.kubeconfig).await;
     is_bound(&plane, "by-the-server-again").await;
-    let after = Api::<Lease>::namespaced(plane, "karmada-system").get(lease).await.expect("a lease");
+    let after = Api::<Lease>::namespaced(plane.clone(), "karmada-system").get(lease).await.expect("a lease");
     let after = after.spec.expect("a spec");
     assert_eq!(
         (after.holder_identity, after.lease_transitions),
         (before.holder_identity, before.lease_transitions)
     );
+    keeps_laws(control.site(plane)).await;
 }
 
 #[test]

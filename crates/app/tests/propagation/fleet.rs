@@ -290,6 +290,7 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
         if text.contains("stale-since") { Err(text) } else { Ok(()) }
     })
     .await;
+    world.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -322,6 +323,7 @@ async fn what_a_watch_has_shown_can_be_put_back_unless_it_has_changed() {
         let (code, answer) = ask(&world, "", "PUT", &maps(&world, name), &object).await;
         assert_eq!(code, 409, "{name} at {:?}: {answer}", there.metadata.resource_version);
     }
+    world.leave().await;
 }
 
 /// What somebody sees behind a door.
@@ -495,6 +497,7 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
             }
         }
     }
+    world.leave().await;
 }
 
 /// Tries all ways of writing at all doors, as everybody who may not: it is refused, and nothing changes in the members.

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
-use testkit::{Kind, Server, condition, eventually, run, until};
+use testkit::check::{self, AUDIT_POLICY, CONTROLLERS, Site, check};
+use testkit::{Kind, Server, client, condition, eventually, run, until};
 
-use crate::members::{Access, Members};
+use crate::members::{Access, Members, Place};
 use crate::plane::KARMADA;
 
 const OFTEN: [&str; 2] = ["--cluster-status-update-frequency", "2s"];
@@ -79,6 +80,17 @@ async fn until_applied(client: &Client) {
     .await;
 }
 
+/// Fails unless a control plane with all controllers and its members keep the laws of every world.
+async fn keeps_laws(server: &Server, members: &[Place]) {
+    let mut sites = Vec::new();
+    for (number, place) in members.iter().enumerate() {
+        let logs = place.audit_log.iter().cloned().collect();
+        sites.push(Site::member(&format!("m{number}"), client(&place.kubeconfig).await, logs));
+    }
+    let plane = Site::plane(server.client().await, CONTROLLERS, server.audit_logs());
+    check(&check::World { plane, members: sites, controllers: "*".to_owned() }).await;
+}
+
 /// The uids of everything that moves.
 async fn uids(client: &Client) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -107,7 +119,7 @@ async fn a_control_plane_moves_and_its_members_notice_nothing() {
     let dir = tempfile::tempdir().expect("a folder for the test");
     let at = |name: &str| dir.path().join(name);
     let text = |path: &Path| path.display().to_string();
-    let mut source = Server::at(KARMADA, &at("source"), &OFTEN);
+    let mut source = Server::audited_at(KARMADA, &at("source"), AUDIT_POLICY, &OFTEN);
     let (from, plane) = (text(&source.kubeconfig()), source.client().await);
     let mut logs = Vec::new();
     for (number, place) in members.places().iter().enumerate() {
@@ -174,6 +186,7 @@ async fn a_control_plane_moves_and_its_members_notice_nothing() {
     assert!(!at("target").exists(), "a report leaves nothing behind");
 
     // The switch.
+    keeps_laws(&source, &members.places()).await;
     source.end();
     let mut source = Server::at(KARMADA, &at("source"), &["--controllers", ""]);
     let from = text(&source.kubeconfig());
@@ -187,7 +200,7 @@ async fn a_control_plane_moves_and_its_members_notice_nothing() {
         "the second time there is nothing to do"
     );
     source.end();
-    let mut ours = Server::at(KARMADA, &at("target"), &OFTEN);
+    let mut ours = Server::audited_at(KARMADA, &at("target"), AUDIT_POLICY, &OFTEN);
     let plane = ours.client().await;
     assert_eq!(uids(&plane).await, moved, "objects keep their uids");
     let clusters =
@@ -197,6 +210,7 @@ async fn a_control_plane_moves_and_its_members_notice_nothing() {
     }
     until_applied(&plane).await;
     assert_eq!(quiet(&logs).await, before, "members were written to");
+    keeps_laws(&ours, &members.places()).await;
 
     // A half copy is not acted upon.
     let maps = Kind::namespaced("", "v1", "ConfigMap", "configmaps").api(plane.clone(), "karmada-system");

@@ -14,13 +14,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
+use testkit::check::{CONTROLLERS, Site, audit_policy_with_reads};
 use testkit::{Kind, client, eventually, install_tls, object};
 
 use crate::members::{Access, Members};
 use crate::network::{Link, Network};
 use crate::plane::KARMADA;
-use crate::pull::{HASTY, Newcomer, Plane};
+use crate::pull::{AGENT, HASTY, Newcomer, Plane, account, asked_by_agent, keeps_laws};
 
 /// The links have names of their own for each form: both may run at once.
 struct Form {
@@ -116,20 +117,18 @@ async fn partition(form: &Form) {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let members = Members::simulated(Access::Exclusive, 1).await.expect("a member");
-    let member = members.places()[0].kubeconfig.clone();
+    let place = &members.places()[0];
     let (policy, log) = (folder.path().join("policy.json"), folder.path().join("audit.log"));
-    let rules = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata", "users": ["system:karmada:agent:m1"]}, {"level": "None"}]});
-    std::fs::write(&policy, rules.to_string()).expect("a policy");
+    std::fs::write(&policy, audit_policy_with_reads(&json!({"users": [AGENT]}))).expect("a policy");
     let network = Network::new(&[form.agents, form.ours]);
     let data = folder.path().join("data");
-    let (policy, written, place) = (policy.to_string_lossy(), log.to_string_lossy(), data.to_string_lossy());
+    let (policy, written, kept) = (policy.to_string_lossy(), log.to_string_lossy(), data.to_string_lossy());
     let (told, named) = (
         format!("--advertise-address={}", form.ours.inside),
         format!("--cert-extra-sans={}", form.agents.inside),
     );
-    let flags = ["server", "--bind=0.0.0.0:5443", &told, &named, "--data-dir", &place];
-    let audit = ["--audit-policy-file", &policy, "--audit-log-path", &written];
+    let flags = ["server", "--bind=0.0.0.0:5443", &told, &named, "--data-dir", &kept];
+    let audit = ["--audit-policy-file", &policy, "--audit-log-path", &written, "--audit-log-maxsize", "0"];
     let mut server = network.start(KARMADA, &[&flags[..], &audit, &HASTY].concat());
     server.says("ready");
     let control = data.join("karmada.kubeconfig");
@@ -137,7 +136,7 @@ async fn partition(form: &Form) {
     let newcomer = Newcomer {
         address: format!("{}:5443", form.agents.inside),
         name: "m1".to_owned(),
-        member: member.clone(),
+        member: account(&place.kubeconfig, "m1", folder.path()),
         kubeconfig: folder.path().join("m1.kubeconfig"),
     };
     let mut agent = newcomer.register(&token);
@@ -155,7 +154,7 @@ async fn partition(form: &Form) {
         .await;
     let maps = Kind::namespaced("", "v1", "ConfigMap", "configmaps");
     let (here, there) =
-        (maps.api(plane.client.clone(), "default"), maps.api(client(&member).await, "default"));
+        (maps.api(plane.client.clone(), "default"), maps.api(client(&place.kubeconfig).await, "default"));
     for number in 0..MAPS {
         create(&here, &format!("map-{number:02}")).await;
     }
@@ -166,16 +165,14 @@ async fn partition(form: &Form) {
     let churned = churn(&here, form.cut, form.pause).await;
     plane.until_ready("m1", "Unknown", "the silence is noticed").await;
     assert_eq!(state(&there).await, before, "a member that is cut off keeps what it has");
-    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
-    let seen = lines().lines().count();
+    let seen = asked_by_agent(&log).len();
 
     let began = Instant::now();
     network.mend(&form.agents);
     same(&here, &there, "the member catches up").await;
     let caught_up = began.elapsed();
     plane.until_ready("m1", "True", "it is back").await;
-    let after: Vec<Value> =
-        lines().lines().skip(seen).map(|line| serde_json::from_str(line).expect("an entry")).collect();
+    let after = asked_by_agent(&log).split_off(seen);
     let now = state(&there).await;
     for number in 0..MAPS / 4 {
         let name = format!("map-{number:02}");
@@ -196,6 +193,7 @@ async fn partition(form: &Form) {
     let most = if form.remembers { 0 } else { 4 };
     assert!(lists <= most, "{lists} lists, and at most {most} are needed");
     assert!(!agent.has_said("panicked") && !server.has_said("panicked"));
+    keeps_laws(Site::plane(plane.client.clone(), CONTROLLERS, vec![log]), "m1", place).await;
 }
 
 /// Waits until the member has what the control plane has.

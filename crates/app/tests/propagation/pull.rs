@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
+use testkit::check::{self, AUDIT_POLICY, CONTROLLERS, Site, audit_policy_with_reads, check};
 use testkit::process::Speaks;
 use testkit::{Kind, Process, Server, at, client, condition, install_tls, until, until_gone};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::members::{Access, Members};
+use crate::members::{Access, Members, Place};
 use crate::plane::KARMADA;
 
 /// Has agents noticed soon when they are silent.
@@ -32,6 +34,7 @@ pub(crate) struct Newcomer {
     /// Where the control plane is, as the agent sees it.
     pub(crate) address: String,
     pub(crate) name: String,
+    /// The member's kubeconfig, with an account of the agent's own.
     pub(crate) member: PathBuf,
     /// Where the agent's kubeconfig is kept.
     pub(crate) kubeconfig: PathBuf,
@@ -42,7 +45,7 @@ impl Newcomer {
         Self {
             address: server.address().expect("an address"),
             name: name.to_owned(),
-            member: member.to_owned(),
+            member: account(member, name, folder),
             kubeconfig: folder.join(format!("{name}.kubeconfig")),
         }
     }
@@ -83,6 +86,56 @@ impl Newcomer {
         let flags = ["--karmada-kubeconfig", &plane, "--kubeconfig", &member, "--cluster-name", &self.name];
         Process::start(KARMADA, &[&["agent", "--leader-elect=false"][..], &flags].concat(), "agent runs")
     }
+}
+
+fn account_of(cluster: &str) -> String {
+    format!("agent-of-{cluster}")
+}
+
+/// The namespace of agents' accounts in members.
+const ACCOUNTS: &str = "default";
+
+/// Makes an account for the agent of a cluster, unless it has one. Agents that run in their members have one, too, and by its name the
+/// member's log tells what the agent writes from what the test does. Returns its kubeconfig.
+pub(crate) fn account(member: &Path, cluster: &str, folder: &Path) -> PathBuf {
+    let file = folder.join(format!("{cluster}-member.kubeconfig"));
+    if file.exists() {
+        return file;
+    }
+    let (account, place) = (account_of(cluster), member.to_string_lossy());
+    let there = ["--kubeconfig", &place];
+    let made = |arguments: &[&str]| text(&[&["create"], arguments, &there].concat());
+    made(&["serviceaccount", &account, "--namespace", ACCOUNTS]);
+    let subject = format!("--serviceaccount={ACCOUNTS}:{account}");
+    made(&["clusterrolebinding", &account, "--clusterrole=cluster-admin", &subject]);
+    let token = made(&["token", &account, "--namespace", ACCOUNTS, "--duration=24h"]);
+    let mut config =
+        serde_json::to_value(Kubeconfig::read_from(member).expect("a kubeconfig")).expect("JSON");
+    for user in config["users"].as_array_mut().into_iter().flatten() {
+        user["user"] = json!({"token": token.trim()});
+    }
+    std::fs::write(&file, config.to_string()).expect("a kubeconfig");
+    file
+}
+
+/// Takes the account of an agent out of its member.
+pub(crate) fn remove_account(member: &Path, cluster: &str) {
+    let (account, place) = (account_of(cluster), member.to_string_lossy());
+    let there = ["--kubeconfig", &place];
+    text(&[&["delete", "serviceaccount", &account, "--namespace", ACCOUNTS], &there[..]].concat());
+    text(&[&["delete", "clusterrolebinding", &account], &there[..]].concat());
+}
+
+/// Returns what has to be known of a member whose agent has an account of its own.
+pub(crate) fn site(cluster: &str, client: kube::Client, logs: Vec<PathBuf>) -> Site {
+    Site::member(cluster, client, logs).written_by(&format!(":{}", account_of(cluster)))
+}
+
+/// Fails unless a control plane with all controllers and its only member, which has an agent, keep the laws of every world.
+pub(crate) async fn keeps_laws(plane: Site, cluster: &str, member: &Place) {
+    let logs = member.audit_log.iter().cloned().collect();
+    let members = vec![site(cluster, client(&member.kubeconfig).await, logs)];
+    check(&check::World { plane, members, controllers: "*".to_owned() }).await;
 }
 
 /// Returns the flags of a new token.
@@ -174,9 +227,10 @@ async fn an_agent_looks_after_its_cluster_through_restarts_and_a_restored_backup
     let members = Members::simulated(Access::Exclusive, 1).await.expect("a member");
     let folder = tempfile::tempdir().expect("a folder");
     let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
-    let mut server = Server::at(KARMADA, &data, &[]);
-    let newcomer = Newcomer::new(&server, "m1", &members.places()[0].kubeconfig, folder.path());
-    let inside = config_maps().api(client(&newcomer.member).await, "default");
+    let mut server = Server::audited_at(KARMADA, &data, AUDIT_POLICY, &[]);
+    let place = &members.places()[0];
+    let newcomer = Newcomer::new(&server, "m1", &place.kubeconfig, folder.path());
+    let inside = config_maps().api(client(&place.kubeconfig).await, "default");
 
     let agent = newcomer.register(&token(&server));
     let mode = std::fs::metadata(&newcomer.kubeconfig).expect("a kubeconfig").permissions().mode();
@@ -219,17 +273,19 @@ async fn an_agent_looks_after_its_cluster_through_restarts_and_a_restored_backup
     let plane = Plane::new(&server).await;
     plane.change("hello", "4").await;
     has(&inside, "hello", "4", "a change arrives after the control plane was restored").await;
-    assert_eq!(
-        (uid(&inside, "hello").await, uid(&inside, "later").await),
-        (hello, later),
-        "nothing was deleted"
-    );
+    let now = async || (uid(&inside, "hello").await, uid(&inside, "later").await);
+    assert_eq!(now().await, (hello.clone(), later.clone()), "nothing was deleted");
+    // What it knows nothing of belongs to nobody there, until it is wanted once more.
+    plane.make("later").await;
+    let site = |server: &Server| Site::plane(plane.client.clone(), CONTROLLERS, server.audit_logs());
+    keeps_laws(site(&server), "m1", place).await;
+    assert_eq!(now().await, (hello, later), "it is taken over as it is");
     assert!(!agent.has_said("panicked"));
 
     // What cannot be registered is told in one sentence, and leaves nothing in the member.
     let taken = newcomer.refused(&token(&server));
     assert!(taken.starts_with("error: a cluster named m1 is registered already; hint: "), "{taken}");
-    let again = Newcomer::new(&server, "m1-again", &newcomer.member, folder.path());
+    let again = Newcomer::new(&server, "m1-again", &place.kubeconfig, folder.path());
     let known = again.refused(&token(&server));
     assert!(known.contains("has been registered with name \"m1\""), "{known}");
     let mut wrong = token(&server);
@@ -248,7 +304,7 @@ async fn an_agent_looks_after_its_cluster_through_restarts_and_a_restored_backup
     assert!(namespaces.get_opt("karmada-system").await.expect("an answer").is_none(), "nothing is half done");
 
     // And out again, with what runs there.
-    let (there, here) = (server.kubeconfig(), nowhere.member.clone());
+    let (there, here) = (server.kubeconfig(), place.kubeconfig.clone());
     let control = ["--karmada-config", &there.to_string_lossy()].map(str::to_owned);
     let arguments =
         ["unregister", "m1", "--cluster-kubeconfig", &here.to_string_lossy(), &control[0], &control[1]]
@@ -259,6 +315,7 @@ async fn an_agent_looks_after_its_cluster_through_restarts_and_a_restored_backup
     let roles = Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
     let roles = roles.api(plane.client.clone(), "");
     assert!(roles.get_opt("system:karmada:m1:agent").await.expect("an answer").is_none());
+    keeps_laws(site(&server), "m1", place).await;
 }
 
 /// A way between an agent and its control plane that can be cut.
@@ -308,19 +365,14 @@ async fn an_agent_that_was_cut_off_catches_up_and_deletes_nothing_that_is_wanted
     install_tls();
     let members = Members::simulated(Access::Exclusive, 1).await.expect("a member");
     let folder = tempfile::tempdir().expect("a folder");
-    let (policy, log) = (folder.path().join("policy.json"), folder.path().join("audit.log"));
-    let rules = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata", "users": ["system:karmada:agent:m1"]}, {"level": "None"}]});
-    std::fs::write(&policy, rules.to_string()).expect("a policy");
-    let (policy, written) = (policy.to_string_lossy(), log.to_string_lossy());
-    let audit = ["--audit-policy-file", &policy, "--audit-log-path", &written];
-    let data = folder.path().join("data");
-    let server = Server::at(KARMADA, &data, &[&HASTY[..], &audit].concat());
+    let policy = audit_policy_with_reads(&json!({"users": [AGENT]}));
+    let server = Server::audited_at(KARMADA, &folder.path().join("data"), &policy, &HASTY);
+    let log = server.audit_logs().remove(0);
     let way = Way::to(server.address().expect("an address")).await;
-    let place = members.places()[0].kubeconfig.clone();
-    let newcomer =
-        Newcomer { address: way.address.to_string(), ..Newcomer::new(&server, "m1", &place, folder.path()) };
-    let inside = config_maps().api(client(&place).await, "default");
+    let place = &members.places()[0];
+    let newcomer = Newcomer::new(&server, "m1", &place.kubeconfig, folder.path());
+    let newcomer = Newcomer { address: way.address.to_string(), ..newcomer };
+    let inside = config_maps().api(client(&place.kubeconfig).await, "default");
     let _agent = newcomer.register(&token(&server));
     let plane = Plane::new(&server).await;
     plane.until_ready("m1", "True", "a registered cluster is ready").await;
@@ -347,19 +399,30 @@ async fn an_agent_that_was_cut_off_catches_up_and_deletes_nothing_that_is_wanted
     for name in ["kept", "changed", "gone"] {
         has(&inside, name, "1", "a member that is cut off keeps what it has").await;
     }
-    let seen = std::fs::read_to_string(&log).expect("a log").lines().count();
+    let seen = asked_by_agent(&log).len();
 
     way.heal();
     has(&inside, "changed", "2", "what changed meanwhile arrives").await;
     until_gone(&inside, "gone", "what is not wanted any more goes").await;
     plane.until_ready("m1", "True", "it is back").await;
     assert_eq!([uid(&inside, "kept").await, uid(&inside, "changed").await], before, "nothing was made anew");
-    let entries = std::fs::read_to_string(&log).expect("a log");
-    let after: Vec<Value> =
-        entries.lines().skip(seen).map(|line| serde_json::from_str(line).expect("an entry")).collect();
+    let after = asked_by_agent(&log).split_off(seen);
     assert!(after.iter().any(|entry| entry["verb"] == "watch"), "it watches again");
     // Its Lease is as it wrote it, so nothing was restored: it goes on where it was.
     let lists = after.iter().filter(|entry| entry["verb"] == "list").count();
     assert_eq!(lists, 0, "{lists} lists");
     println!("{} requests after the return, {lists} of them lists", after.len());
+    let site = Site::plane(plane.client.clone(), CONTROLLERS, server.audit_logs());
+    keeps_laws(site, "m1", place).await;
+}
+
+/// The name of the agent of m1 in the control plane.
+pub(crate) const AGENT: &str = "system:karmada:agent:m1";
+
+/// Returns what the agent of m1 has asked the control plane for, by its log.
+pub(crate) fn asked_by_agent(log: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(log).expect("a log");
+    // The last line may be on its way.
+    let entries = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    entries.filter(|entry| entry["user"]["username"] == AGENT).collect()
 }

@@ -12,10 +12,12 @@ use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
+use testkit::check::{AUDIT_POLICY, CONTROLLERS, Site};
 use testkit::{Kind, Process, Server, client, eventually, install_tls, object};
 
-use crate::members::{Access, Members};
+use crate::members::{Access, Members, Place};
 use crate::plane::{ControlPlane, KARMADA};
+use crate::pull::{account, keeps_laws};
 
 /// Nobody answers there.
 const NOWHERE: &str = "https://127.0.0.1:1";
@@ -26,6 +28,7 @@ struct Stage {
     control: ControlPlane,
     plane: Client,
     member: Client,
+    place: Place,
     agent: Option<Process>,
     arguments: Vec<String>,
     dir: tempfile::TempDir,
@@ -44,10 +47,11 @@ impl Stage {
         let plane = client(&control.kubeconfig).await;
         create(&plane, &bindings(), agents_role()).await;
         let own = kubeconfig(dir.path(), &control.kubeconfig, NAME);
-        let arguments = agent_arguments(&own, &place.kubeconfig);
+        let arguments = agent_arguments(&own, &account(&place.kubeconfig, NAME, dir.path()));
         let arguments = arguments.into_iter().chain(further.iter().map(|&flag| flag.to_owned())).collect();
         let member = client(&place.kubeconfig).await;
-        let mut stage = Self { control, plane, member, agent: None, arguments, dir, _members: members };
+        let mut stage =
+            Self { control, plane, member, place, agent: None, arguments, dir, _members: members };
         stage.start_agent();
         stage
     }
@@ -76,6 +80,11 @@ impl Stage {
 
     async fn until_reached(&self) {
         until_reached(&self.inside(None).await).await;
+    }
+
+    /// Fails unless the control plane and the member keep the laws of every world.
+    async fn check(&self) {
+        keeps_laws(self.control.site(self.plane.clone()), NAME, &self.place).await;
     }
 }
 
@@ -227,6 +236,7 @@ async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_caller
         if told { Ok(()) } else { Err(format!("{reasons:?}")) }
     })
     .await;
+    stage.check().await;
 }
 
 /// Reads the next piece of a stream that has to go on, or to end, within a while.
@@ -275,6 +285,7 @@ async fn nobody_but_its_own_agent_opens_the_tunnel_of_a_cluster() {
     ] {
         assert_eq!(asked(user, cluster, protocol).await, code, "{user:?} {cluster} {protocol}");
     }
+    stage.check().await;
 }
 
 /// Asks the control plane as its administrator.
@@ -344,6 +355,7 @@ async fn a_member_without_a_route_is_searched_and_measured_through_its_tunnel() 
         .expect("changed");
     stage.start_agent();
     shown(&stage, "d", false).await;
+    stage.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -352,13 +364,16 @@ async fn a_member_is_reached_through_every_server_on_one_etcd() {
     let dir = tempfile::tempdir().expect("a folder for the test");
     let Some(etcd) = clusters::Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
     let members = Members::simulated(Access::Exclusive, 1).await.expect("simulated members");
-    let member = members.places().remove(0).kubeconfig;
+    let place = members.places().remove(0);
     let tokens = dir.path().join("tokens");
     std::fs::write(&tokens, users()).expect("tokens");
     let tokens = tokens.display().to_string();
     let flags = ["--store", "etcd", "--etcd-servers", &etcd.endpoint, "--token-auth-file", &tokens];
     let mut servers: Vec<Server> = (0..3)
-        .map(|number| Server::at(KARMADA, &dir.path().join(format!("server-{number}")), &flags))
+        .map(|number| {
+            let data = dir.path().join(format!("server-{number}"));
+            Server::audited_at(KARMADA, &data, AUDIT_POLICY, &flags)
+        })
         .collect();
     let address = |server: &Server| server.address().expect("it has been started");
     let addresses = servers.iter().map(|server| address(server).parse().expect("an address"));
@@ -369,7 +384,7 @@ async fn a_member_is_reached_through_every_server_on_one_etcd() {
     let own = kubeconfig(dir.path(), &servers[0].kubeconfig(), NAME);
     let text = std::fs::read_to_string(&own).expect("a kubeconfig");
     std::fs::write(&own, text.replace(&address(&servers[0]), &balancer.to_string())).expect("a kubeconfig");
-    let arguments = agent_arguments(&own, &member);
+    let arguments = agent_arguments(&own, &account(&place.kubeconfig, NAME, dir.path()));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut agent = Process::start(KARMADA, &arguments, "agent runs");
     let mut doors = Vec::new();
@@ -395,10 +410,14 @@ async fn a_member_is_reached_through_every_server_on_one_etcd() {
         maps(door.clone()).list(&ListParams::default()).await.expect("its own tunnel is open");
     }
     let note = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}});
-    create(&client(&member).await, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note).await;
+    create(&client(&place.kubeconfig).await, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note)
+        .await;
     let mut seen = String::new();
     while !seen.contains("\"note\"") {
         seen += &String::from_utf8_lossy(&next(&mut watch).await.expect("the watch goes on"));
     }
     assert!(!agent.has_said("panicked"));
+    let logs = servers.iter().flat_map(Server::audit_logs).collect();
+    let plane = Site::plane(servers[1].client().await, CONTROLLERS, logs).of_several_servers();
+    keeps_laws(plane, NAME, &place).await;
 }

@@ -9,7 +9,7 @@ use testkit::{Inventory, Kind, Process, client, condition, eventually, inventory
 
 use crate::members::Place;
 use crate::plane::{ControlPlane, KARMADA};
-use crate::pull::{Newcomer, token};
+use crate::pull::{self, Newcomer, token};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -157,7 +157,11 @@ impl World {
     pub(crate) async fn check(&self) {
         let member = |member: &Member| {
             let logs = member.place.audit_log.iter().cloned().collect();
-            Site::member(&member.name, member.client.clone(), logs).about(&self.tag)
+            let site = match self.agents {
+                Some(_) => pull::site(&member.name, member.client.clone(), logs),
+                None => Site::member(&member.name, member.client.clone(), logs),
+            };
+            site.about(&self.tag)
         };
         check(&check::World {
             plane: self.control.site(self.plane.clone()),
@@ -172,6 +176,11 @@ impl World {
         self.check().await;
         for member in 0..self.members.len() {
             self.unjoin(member);
+        }
+        if self.agents.is_some() {
+            for member in &self.members {
+                pull::remove_account(&member.place.kubeconfig, &member.name);
+            }
         }
     }
 

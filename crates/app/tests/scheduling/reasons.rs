@@ -9,6 +9,7 @@ use scheduler::diagnosis::ClusterVerdict;
 use scheduler::trigger::Trigger;
 use serde_json::{Value, json};
 
+use testkit::check::{self, CONTROLLERS, Site, check};
 use testkit::{DEADLINE, Server, eventually, object, resource, until};
 
 use crate::start;
@@ -20,7 +21,7 @@ struct Plane {
     client: kube::Client,
     clusters: Api<DynamicObject>,
     bindings: Api<DynamicObject>,
-    _server: Server,
+    server: Server,
 }
 
 impl Plane {
@@ -33,7 +34,7 @@ impl Plane {
             clusters: Api::all_with(client.clone(), &kind),
             bindings: Api::namespaced_with(client.clone(), NAMESPACE, &binding),
             client,
-            _server: server,
+            server,
         };
         let taint = json!([{"key": "maintenance", "effect": "NoSchedule"}]);
         for (name, pods, taints, kinds) in [
@@ -53,6 +54,12 @@ impl Plane {
             patched.expect("the status of a cluster");
         }
         plane
+    }
+
+    /// Fails unless the control plane keeps the laws of every world.
+    async fn check(&self) {
+        let plane = Site::plane(self.client.clone(), CONTROLLERS, self.server.audit_logs());
+        check(&check::World { plane, members: Vec::new(), controllers: "scheduler".to_owned() }).await;
     }
 
     async fn bind(&self, name: &str, replicas: i64, placement: Value) {
@@ -168,6 +175,7 @@ async fn a_decision_can_be_asked_for_its_reasons() {
     plane.told("ResourceBinding", "fits", "ScheduleBindingSucceed", scaled).await;
     let (explanation, _) = plane.diagnosis("fits").await;
     assert_eq!(explanation.trigger, Trigger::ReplicasChanged);
+    plane.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,6 +222,7 @@ async fn when_nothing_fits_everybody_is_told_why() {
     let (explanation, text) = plane.diagnosis("groups").await;
     assert_eq!((explanation.report.affinity_name.as_str(), explanation.failed_terms.len()), ("next", 1));
     assert!(text.contains("affinity term 0 failed: 0/4 clusters are available: "), "{text}");
+    plane.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,4 +278,5 @@ async fn reasons_are_for_whoever_may_read_them_and_attempts_are_counted() {
     })
     .await;
     assert!(metrics.ends_with("# EOF\n") && metrics.matches("# EOF").count() == 1, "{metrics}");
+    plane.check().await;
 }

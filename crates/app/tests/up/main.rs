@@ -142,6 +142,7 @@ async fn it_shows_the_clusters_alone_if_asked() {
         said.iter().filter(|line| line.ends_with(" 5/5") && line.contains(" ready ")).collect();
     assert_eq!(rows.len(), 3, "{said:#?}");
     assert!(!said.iter().any(|line| line.contains("hello")), "{said:#?}");
+    check(&up).await;
     up.interrupt();
 }
 

@@ -241,14 +241,17 @@ fn works_without_wish(index: &Index<'_>) -> Vec<String> {
     complaints
 }
 
-/// Every binding has its template, and a Work in each cluster it wants.
+/// Every binding has its template, and a Work in each cluster it wants. Where no controller makes bindings or Works, the test writes them
+/// itself, or does without.
 fn wishes_without_work(index: &Index<'_>) -> Vec<String> {
+    let [detects, renders] =
+        ["resource-detector", "binding"].map(|controller| runs(&index.state.controllers, controller));
     let mut complaints = Vec::new();
     for binding in index.bindings().filter(|binding| !is_going(binding)) {
-        if index.template(binding).is_none() {
+        if detects && index.template(binding).is_none() {
             complaints.push(format!("{} has no template", full(binding)));
         }
-        if binding["spec"]["suspension"].is_object() {
+        if !renders || binding["spec"]["suspension"].is_object() {
             continue;
         }
         for cluster in wanted_clusters(binding) {

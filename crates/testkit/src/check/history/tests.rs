@@ -61,8 +61,12 @@ impl Log {
     }
 }
 
+fn repetitions(log: &Log) -> Vec<String> {
+    repeated_writes("here", &in_order(&[log.read()]), US)
+}
+
 fn repeated(log: &Log) -> usize {
-    repeated_writes("here", &log.read(), US).len()
+    repetitions(log).len()
 }
 
 #[test]
@@ -71,7 +75,7 @@ fn the_same_write_twice_in_a_row_is_noticed() {
     let mut log = Log::default();
     log.patch(1, US, "deployments", one.clone()).patch(2, US, "deployments", one.clone());
     assert_eq!(
-        repeated_writes("here", &log.read(), US),
+        repetitions(&log),
         [
             "here: patch of deployments default/nginx  was repeated at 2026-01-01T00:00:02.000000Z with the same content: \
           {\"spec\":{\"a\":1}}"
@@ -115,6 +119,46 @@ fn the_same_write_twice_in_a_row_is_noticed() {
 }
 
 #[test]
+fn who_writes_through_somebody_else_writes_himself() {
+    let line = |number: usize, impersonated: Value| {
+        json!({"requestURI": "/x", "verb": "patch", "user": {"username": US}, "impersonatedUser": impersonated,
+            "objectRef": {"resource": "pods", "name": "a"}, "responseStatus": {"code": 200},
+            "requestReceivedTimestamp": format!("2026-01-01T00:00:0{number}.000000Z")})
+        .to_string()
+    };
+    let repeated = |impersonated: Value| {
+        let log = [1, 2].map(|number| line(number, impersonated.clone())).join("\n");
+        repeated_writes("here", &in_order(&[Entry::read(&log)]), US).len()
+    };
+    assert_eq!(repeated(Value::Null), 1);
+    assert_eq!(repeated(json!({"username": "anna"})), 0);
+}
+
+#[test]
+fn what_servers_on_one_store_tell_is_judged_in_the_order_it_happened() {
+    let sent = json!({"spec": {"a": 1}});
+    let (mut one, mut other) = (Log::default(), Log::default());
+    one.patch(1, US, "deployments", sent.clone()).patch(3, US, "deployments", sent.clone());
+    other.patch(2, "anna", "deployments", json!({"spec": {"a": 2}}));
+    let runs = [one.read(), other.read()];
+    assert_eq!(repeated_writes("here", &in_order(&runs[..1]), US).len(), 1);
+    assert_eq!(repeated_writes("here", &in_order(&runs), US), Vec::<String>::new());
+
+    // The Work was made and deleted by one server, and its binding written by the other, before or after that.
+    for (at, wrong) in [(3, 0), (5, 1)] {
+        let (mut one, mut other) = (Log::default(), Log::default());
+        one.binding(1, &["m1"]).work(2, "create").work(4, "delete");
+        other.binding(at, &["m2"]);
+        let runs = [one.read(), other.read()];
+        assert_eq!(works_deleted_though_wanted(&runs, US).len(), wrong, "at {at}");
+        let member = deletion(5, AGENT);
+        let runs = [other.read(), one.read()];
+        let judged = objects_deleted_though_wanted("m1", &[member], &runs, MEMBER);
+        assert_eq!(judged, Vec::<String>::new(), "the Work was deleted before");
+    }
+}
+
+#[test]
 fn a_log_with_a_gap_is_noticed() {
     let mut log = Log::default();
     log.patch(1, US, "deployments", json!({"metadata": {"annotations": {LOST: "9"}}}));
@@ -137,6 +181,22 @@ fn refusals_and_rehearsals_are_no_writes() {
     let log =
         [line("/a", 409), line("/a?dryRun=All", 200), line("/a", 200), "{\"requestURI\": \"/cut".to_owned()];
     assert_eq!(Entry::read(&log.join("\n")).len(), 1);
+}
+
+#[test]
+fn what_only_reads_or_follows_the_time_is_no_write() {
+    let line = |verb: &str, group: &str, resource: &str| {
+        json!({"requestURI": "/a", "verb": verb, "user": {"username": US}, "responseStatus": {"code": 200},
+            "objectRef": {"apiGroup": group, "resource": resource, "name": "a"}})
+        .to_string()
+    };
+    let written = |verb: &str, group: &str, resource: &str| Entry::read(&line(verb, group, resource)).len();
+    assert_eq!(
+        ["patch", "get", "list", "watch"].map(|verb| written(verb, "apps", "deployments")),
+        [1, 0, 0, 0]
+    );
+    let others = [("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")];
+    assert_eq!(others.map(|(group, resource)| written("patch", group, resource)), [0, 0, 0]);
 }
 
 const MEMBER: &str = ":karmada-m1";

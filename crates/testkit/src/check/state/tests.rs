@@ -144,6 +144,14 @@ fn a_wish_without_its_work_is_noticed() {
         of(state, "ResourceBinding")["spec"]["suspension"] = json!({"dispatching": true});
     };
     breaks(suspended, &[]);
+    let only_scheduled = |state: &mut State| {
+        needed(state);
+        state.plane.retain(|object| object["kind"] != "Work");
+        state.members.clear();
+        of(state, "ResourceBinding")["metadata"]["finalizers"] = json!([]);
+        state.controllers = "scheduler,cluster".to_owned();
+    };
+    breaks(only_scheduled, &[]);
 }
 
 #[test]
@@ -152,6 +160,12 @@ fn a_binding_without_its_template_is_noticed() {
     breaks(|state| state.plane.retain(|object| object["kind"] != "Deployment"), &[gone]);
     let other_group = |state: &mut State| of(state, "Deployment")["apiVersion"] = "example.io/v1".into();
     breaks(other_group, &[gone]);
+    // Where nobody makes bindings of templates, the test has made them of nothing.
+    let by_hand = |state: &mut State| {
+        state.plane.retain(|object| object["kind"] != "Deployment");
+        state.controllers = "scheduler,binding,cluster,execution".to_owned();
+    };
+    breaks(by_hand, &[]);
 }
 
 #[test]
@@ -332,6 +346,11 @@ fn endpoints_that_are_missing_or_left_behind_are_noticed() {
         outdated,
         &["has other endpoints than Work karmada-es-m1/", "has other endpoints than Work karmada-es-m1/"],
     );
+    let unimported = |state: &mut State| {
+        with_services(state);
+        state.plane.retain(|object| object["kind"] != "EndpointSlice");
+    };
+    breaks(unimported, &["EndpointSlice imported-m1-web-1 is there: false, and m1 is ready: true"]);
     let lost = |state: &mut State| {
         with_services(state);
         of(state, "Cluster")["status"] = json!({});
