@@ -163,9 +163,14 @@ impl service::Allocator for Free<'_> {
         if let Some(wanted) = wanted {
             let Some(address) = wanted.parse::<IpAddr>().ok().filter(|address| range.contains(*address))
             else {
-                return Err(format!(
-                    "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}"
-                ));
+                // Upstream asks different parts of itself.
+                return Err(if self.dry_run {
+                    format!(
+                        "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}"
+                    )
+                } else {
+                    "the provided network does not match the current range".to_owned()
+                });
             };
             return if self.take_address(address) {
                 Ok(wanted.to_owned())

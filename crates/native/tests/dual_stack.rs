@@ -1,5 +1,5 @@
 //! Services of one family of addresses and of both, where the cluster has one and where it has both: what is left out, what is given,
-//! and what may change, in kube-apiserver's words. Written after `pkg/registry/core/service/storage/alloc.go` and `strategy.go` of 1.36.3.
+//! and what may change, in kube-apiserver's words. What kube-apiserver 1.36.3 answered.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -265,6 +265,13 @@ fn what_does_not_fit_is_refused_in_upstreams_words() {
             "clusterIP: None, clusterIPs: [None, fd00::9]",
             vec![
                 "spec.clusterIPs: Invalid value: [\"None\",\"fd00::9\"]: 'None' must be the first and only value",
+            ],
+        ),
+        (
+            BOTH,
+            "ipFamilyPolicy: ''",
+            vec![
+                "spec.ipFamilyPolicy: Unsupported value: \"\": supported values: \"PreferDualStack\", \"RequireDualStack\", \"SingleStack\"",
             ],
         ),
         (

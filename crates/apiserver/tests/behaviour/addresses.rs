@@ -59,7 +59,13 @@ async fn a_server_with_one_range_has_services_of_one_family() {
     let own = api.get(&format!("{SERVICES}/kubernetes")).await.expect(200);
     assert_eq!(addresses(&own), ["10.96.0.1"]);
     for address in ["10.96.0.0", "10.111.255.255", "10.95.0.1"] {
-        refuse(&api, "outside", json!({"clusterIP": address}), "is not in the valid range").await;
+        refuse(
+            &api,
+            "outside",
+            json!({"clusterIP": address}),
+            "the provided network does not match the current range",
+        )
+        .await;
     }
     handle.stop().await;
 }

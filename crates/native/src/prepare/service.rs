@@ -306,7 +306,7 @@ fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> R
     }
     // Without a selector the Service's endpoints are somebody else's, who may well be dual-stack.
     let free = given.at("clusterIP").text() == "None" && !has_items(spec, "selector");
-    if given.at("ipFamilyPolicy").is_empty() {
+    if !given.at("ipFamilyPolicy").exists() {
         let kept =
             before.map(|before| before.at("ipFamilyPolicy").text()).filter(|policy| !policy.is_empty());
         let policy = kept.unwrap_or(if free { "RequireDualStack" } else { "SingleStack" });

@@ -160,12 +160,12 @@ pub(crate) fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
         }
         seen.insert(family);
     }
-    check::optional_enum(
-        errors,
-        &path.child("ipFamilyPolicy"),
-        spec.at("ipFamilyPolicy"),
-        &["PreferDualStack", "RequireDualStack", "SingleStack"],
-    );
+    // An empty one is not a missing one.
+    let (policy, policies) =
+        (spec.at("ipFamilyPolicy"), ["PreferDualStack", "RequireDualStack", "SingleStack"]);
+    if policy.exists() && !policies.contains(&policy.text()) {
+        errors.push(Error::not_supported(&path.child("ipFamilyPolicy"), policy.text(), &policies));
+    }
     let mut readable = true;
     for (index, address) in addresses.iter().enumerate() {
         if index == 0 && *address == "None" {

@@ -28,7 +28,7 @@ impl World {
     }
 
     /// Waits until these slices were brought to a member: cluster and family of each, all with addresses of that family alone.
-    async fn until_brought(&self, member: usize, wanted: &[(usize, &str)]) {
+    async fn until_sliced(&self, member: usize, wanted: &[(usize, &str)]) {
         let mut wanted: Vec<(String, String)> = wanted
             .iter()
             .map(|(from, family)| (self.members[*from].name.clone(), (*family).to_owned()))
@@ -85,8 +85,8 @@ async fn prefer_both(tag: &str, more: &[&str], in_plane: &[&str]) {
     world.until_of(0, &both).await;
     world.until_of(1, &["IPv4"]).await;
     world.until_of(2, &both).await;
-    world.until_brought(2, &[(0, "IPv4"), (0, "IPv6"), (1, "IPv4")]).await;
-    world.until_brought(1, &[(0, "IPv4"), (0, "IPv6")]).await;
+    world.until_sliced(2, &[(0, "IPv4"), (0, "IPv6"), (1, "IPv4")]).await;
+    world.until_sliced(1, &[(0, "IPv4"), (0, "IPv6")]).await;
     world.until_reached(2, "web", &[0, 1], 2).await;
     world.check().await;
 
@@ -110,8 +110,8 @@ async fn prefer_both(tag: &str, more: &[&str], in_plane: &[&str]) {
     for member in 0..3 {
         world.until_of(member, &["IPv4"]).await;
     }
-    world.until_brought(2, &[(0, "IPv4"), (1, "IPv4")]).await;
-    world.until_brought(1, &[(0, "IPv4")]).await;
+    world.until_sliced(2, &[(0, "IPv4"), (1, "IPv4")]).await;
+    world.until_sliced(1, &[(0, "IPv4")]).await;
     world.until_reached(2, "web", &[0, 1], 3).await;
     world.check().await;
     world.remove(&multi(), "web").await;
