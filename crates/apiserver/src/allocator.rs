@@ -4,24 +4,25 @@
 //! Service that takes it or gives it back. So no two Services have the same address or port, whichever servers write them, and a
 //! write that fails, or whose outcome is unknown, leaves nothing behind. There is no state outside the store.
 //!
-//! If two Services want the same at the same moment, one commit is refused, and that Service tries another.
+//! Two that want the same at the same moment: the commit of one is refused, and it looks for another.
+//!
+//! An address has its entry whether or not it is in one of the ranges of this server: another server may have other ranges, or this
+//! one after its next start, and what a Service has stays its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
+use apimachinery::field::Errors;
 use futures::future::try_join_all;
-use native::prepare::service::{self, Allocation};
+use native::prepare::service::{self, Allocation, Family};
 use serde_json::Value;
 use store::{CommitError, Expect, Store, Write};
 
 use crate::head::Head;
 use crate::object;
+use crate::service_ranges::ServiceRanges;
 
-/// Where the addresses of Services come from, as kube-apiserver's default.
-pub(crate) const RANGE: &str = "10.96.0.0/12";
-const NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
-const NETWORK_SIZE: u32 = 1 << 20;
 const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 
 /// These are not collections of kinds: no API shows them.
@@ -29,16 +30,7 @@ const ADDRESSES: &str = "ranges/serviceips";
 const NODE_PORTS: &str = "ranges/servicenodeports";
 const SERVICES: &str = "services/specs";
 
-/// Gives a Service the addresses and ports that it needs. They are taken once [`writes`] are committed together with the Service.
-pub(crate) fn assign(
-    store: &Store<Head>,
-    object: &mut Value,
-    old: Option<&Value>,
-) -> Result<Allocation, apimachinery::field::Errors> {
-    service::allocate(object, old, &Free { store, taken: RefCell::default() })
-}
-
-/// Returns the writes that must be committed together with a Service, for what it takes and gives back.
+/// Returns what has to be written together with a Service that takes and gives back so much.
 pub(crate) fn writes(
     store: &Store<Head>,
     namespace: &str,
@@ -111,57 +103,83 @@ pub(crate) async fn repair(store: &Store<Head>) -> Result<(), CommitError<Head>>
     .map(drop)
 }
 
-/// Returns the collections for addresses of our range and for ports.
+/// Returns where addresses and ports are noted.
 fn entries<'a>(
     addresses: &'a [String],
     ports: &'a [u16],
 ) -> impl Iterator<Item = (&'static str, String)> + 'a {
-    let addresses = addresses.iter().filter(|address| offset(address).is_some());
-    let addresses = addresses.map(|address| (ADDRESSES, address.clone()));
+    let addresses =
+        addresses.iter().filter_map(|address| Some((ADDRESSES, entry_name(address.parse::<IpAddr>().ok()?))));
     addresses.chain(ports.iter().map(|port| (NODE_PORTS, port.to_string())))
+}
+
+/// An address may be written in several ways, and has one entry.
+fn entry_name(address: IpAddr) -> String {
+    address.to_canonical().to_string()
 }
 
 fn reserve(collection: &str, name: &str, owner: &str) -> Write<Head> {
     Write::put(collection, name, Expect::Absent, owner.as_bytes().to_vec().into(), Head::default())
 }
 
-fn offset(address: &str) -> Option<u32> {
-    let address = u32::from(address.parse::<Ipv4Addr>().ok()?);
-    address.checked_sub(NETWORK).filter(|offset| *offset < NETWORK_SIZE)
-}
-
-/// Finds addresses and ports that are free at this moment, and that the Service at hand has not taken yet.
-struct Free<'a> {
+/// What nobody has at this moment, and the Service at hand has not taken yet.
+pub(crate) struct Free<'a> {
     store: &'a Store<Head>,
+    ranges: &'a ServiceRanges,
+    /// Nothing will be stored. Then, as upstream, it does not matter who has what.
+    dry_run: bool,
     taken: RefCell<BTreeSet<(&'static str, String)>>,
 }
 
-impl Free<'_> {
+impl<'a> Free<'a> {
+    pub(crate) fn new(store: &'a Store<Head>, ranges: &'a ServiceRanges, dry_run: bool) -> Self {
+        Self { store, ranges, dry_run, taken: RefCell::default() }
+    }
+
+    /// Gives a Service what it needs. It has it once [`writes`] are committed together with the Service.
+    pub(crate) fn assign(&self, object: &mut Value, old: Option<&Value>) -> Result<Allocation, Errors> {
+        service::allocate(object, old, self)
+    }
+
     fn take(&self, collection: &'static str, name: String) -> bool {
-        self.store.get(collection, &name).is_none() && self.taken.borrow_mut().insert((collection, name))
+        let free = self.dry_run || self.store.get(collection, &name).is_none();
+        free && self.taken.borrow_mut().insert((collection, name))
+    }
+
+    fn take_address(&self, address: IpAddr) -> bool {
+        self.take(ADDRESSES, entry_name(address))
     }
 }
 
 impl service::Allocator for Free<'_> {
-    fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String> {
-        let take = |address: &String| self.take(ADDRESSES, address.clone());
+    fn families(&self) -> &[Family] {
+        self.ranges.families()
+    }
+
+    fn cluster_ip(&self, family: Family, wanted: Option<&str>) -> Result<String, String> {
+        let Some(range) = self.ranges.of(family) else {
+            return Err(format!("{} is not configured on this cluster", family.name()));
+        };
         if let Some(wanted) = wanted {
-            let Some(offset) = offset(wanted) else {
-                return Err(format!(
-                    "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {RANGE}"
-                ));
+            let Some(address) = wanted.parse::<IpAddr>().ok().filter(|address| range.contains(*address))
+            else {
+                // Upstream asks different parts of itself.
+                return Err(if self.dry_run {
+                    format!(
+                        "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}"
+                    )
+                } else {
+                    "the provided network does not match the current range".to_owned()
+                });
             };
-            let address = address(offset);
-            return if take(&address) {
-                Ok(address)
+            return if self.take_address(address) {
+                Ok(wanted.to_owned())
             } else {
                 Err("provided IP is already allocated".to_owned())
             };
         }
-        // The lower part of the range is reserved for addresses that are requested explicitly; the first and last are not hosts.
-        let random = (0..64).map(|_| rand::random_range(256..NETWORK_SIZE - 1));
-        let address = random.chain(1..NETWORK_SIZE - 1).map(address).find(take);
-        address.ok_or_else(|| "range is full".to_owned())
+        let free = range.candidates().find(|address| self.take_address(*address));
+        free.map(|address| address.to_string()).ok_or_else(|| "range is full".to_owned())
     }
 
     fn node_port(&self, wanted: Option<u16>) -> Result<u16, String> {
@@ -182,10 +200,6 @@ impl service::Allocator for Free<'_> {
     fn release_cluster_ip(&self, _: &str) {}
 
     fn release_node_port(&self, _: u16) {}
-}
-
-fn address(offset: u32) -> String {
-    Ipv4Addr::from(NETWORK + offset).to_string()
 }
 
 #[cfg(test)]
@@ -252,11 +266,76 @@ mod tests {
         let store = open();
         put(&store, "default/web", &service("10.96.0.7", 30007)).await;
         repair(&store).await.expect("the store takes writes");
-        let told = |mut object: Value| assign(&store, &mut object, None).map(drop);
+        let ranges = ServiceRanges::default();
+        let told = |mut object: Value| Free::new(&store, &ranges, false).assign(&mut object, None).map(drop);
         for taken in [service("10.96.0.7", 30001), service("10.96.0.1", 30007)] {
             let errors = told(taken).expect_err("it is taken");
             assert!(format!("{errors:?}").contains("is already allocated"), "{errors:?}");
         }
         told(service("10.96.0.8", 30008)).expect("it is free");
+    }
+    #[tokio::test]
+    async fn both_addresses_are_taken_given_back_and_never_given_twice() {
+        let (store, ranges) = (open(), "10.0.0.0/29,fd00::/108".parse().expect("ranges"));
+        let assign = |spec: Value, old: Option<&Value>| {
+            let mut object = json!({"spec": spec});
+            let held = Free::new(&store, &ranges, false).assign(&mut object, old)?;
+            Ok::<_, Errors>((object, held))
+        };
+        let port = json!([{"port": 80, "protocol": "TCP"}]);
+        let both = json!({"type": "ClusterIP", "ipFamilyPolicy": "RequireDualStack", "ports": port,
+            "clusterIP": "10.0.0.3", "clusterIPs": ["10.0.0.3", "FD00:0::7"]});
+        let (web, held) = assign(both.clone(), None).expect("both are free");
+        assert_eq!(web["spec"]["clusterIPs"], json!(["10.0.0.3", "FD00:0::7"]), "as it was written");
+        commit(&store, "default/web", &web, writes(&store, "default", "web", &held)).await;
+        assert_eq!(noted(&store), ["10.0.0.3 default/web", "fd00::7 default/web"]);
+
+        // However it is written.
+        let mut other = both;
+        other["clusterIP"] = "10.0.0.4".into();
+        other["clusterIPs"] = json!(["10.0.0.4", "fd00::7"]);
+        let errors = assign(other, None).expect_err("the second one is taken");
+        assert!(
+            format!("{errors:?}").contains("failed to allocate IP fd00::7: provided IP is already allocated"),
+            "{errors:?}"
+        );
+
+        let mut single = web.clone();
+        single["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+        let (single, held) =
+            assign(single["spec"].clone(), Some(&web)).expect("it gives the second one back");
+        assert_eq!(single["spec"]["clusterIPs"], json!(["10.0.0.3"]));
+        commit(&store, "default/web", &single, writes(&store, "default", "web", &held)).await;
+        assert_eq!(noted(&store), ["10.0.0.3 default/web"]);
+    }
+
+    /// A server that is still to be told of the second range starts beside one that has it already.
+    #[tokio::test]
+    async fn addresses_of_no_range_of_ours_stay_noted() {
+        let store = open();
+        let object = json!({"spec": {"type": "ClusterIP", "clusterIPs": ["10.96.0.7", "fd00::7"]}});
+        put(&store, "default/web", &object).await;
+        for _ in 0..2 {
+            repair(&store).await.expect("the store takes writes");
+            assert_eq!(noted(&store), ["10.96.0.7 default/web", "fd00::7 default/web"]);
+        }
+        assert_eq!(release(&store, "default", "web", &object).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_range_that_is_full_says_so() {
+        let (store, ranges) = (open(), "10.0.0.0/29".parse().expect("a range"));
+        let free = Free::new(&store, &ranges, false);
+        let mut given: Vec<String> =
+            std::iter::from_fn(|| service::Allocator::cluster_ip(&free, Family::V4, None).ok()).collect();
+        given.sort();
+        assert_eq!(given, ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
+        assert_eq!(service::Allocator::cluster_ip(&free, Family::V4, None), Err("range is full".to_owned()));
+    }
+
+    async fn commit(store: &Store<Head>, name: &str, object: &Value, ranges: Vec<Write<Head>>) {
+        let value = object.to_string().into_bytes().into();
+        let write = Write::put(SERVICES, name, Expect::Any, value, Head::default());
+        store.commit_with(write, ranges).await.expect("stored");
     }
 }

@@ -76,7 +76,8 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     let service = json!({
         "metadata": {"name": "kubernetes", "namespace": "default",
             "labels": {"component": "apiserver", "provider": "kubernetes"}},
-        "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 5443}]},
+        "spec": {"clusterIP": options.service_ranges.first_address(),
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 5443}]},
     });
     ensure(&actor, "", "v1", "services", "default", service).await?;
     service_range(&actor).await?;
@@ -104,18 +105,34 @@ async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     ensure(actor, group, "v1", resource, "", binding).await
 }
 
-/// Writes the range of Service addresses.
+/// Tells where the addresses of Services come from. A second range may be added later; any other change is not told, as upstream.
 async fn service_range(actor: &Actor) -> Result<(), Status> {
     let (group, version, resource) = ("networking.k8s.io", "v1", "servicecidrs");
     // A server may be configured to serve other kinds than Kubernetes'.
     let Ok(kind) = kind(actor, group, version, resource) else { return Ok(()) };
-    let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [crate::allocator::RANGE]}});
+    let ranges = actor.server().service_ranges.texts();
+    let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ranges}});
     ensure(actor, group, version, resource, "", range).await?;
-    let stored = actor.server().store.get(&kind.collection, "kubernetes");
-    if let Some(entry) = stored
-        && actor.server().read(&kind, &entry)?.pointer("/status/conditions").is_some()
-    {
-        // Even a write without a change would call webhooks, and a broken one must not keep the server from starting.
+    let Some(entry) = actor.server().store.get(&kind.collection, "kubernetes") else { return Ok(()) };
+    let stored = actor.server().read(&kind, &entry)?;
+    if stored["spec"]["cidrs"] != json!(ranges) {
+        if stored["spec"]["cidrs"] != json!([ranges[0]]) {
+            tracing::warn!(
+                told = %stored["spec"]["cidrs"],
+                ranges = %actor.server().service_ranges,
+                "the ServiceCIDR kubernetes names other ranges than those that Services get their addresses from"
+            );
+            return Ok(());
+        }
+        let wider = |old: &Value| {
+            let mut new = old.clone();
+            new["spec"]["cidrs"] = json!(ranges);
+            (old != &new).then_some(new)
+        };
+        actor.update(&kind, "", "kubernetes", "", wider).await?;
+    }
+    if stored.pointer("/status/conditions").is_some() {
+        // Even a write that changes nothing would ask webhooks, and a broken one must not keep the server from starting.
         return Ok(());
     }
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

@@ -39,6 +39,7 @@ pub mod outbound;
 pub mod registry;
 mod serve;
 pub mod server;
+mod service_ranges;
 mod start;
 mod yaml;
 
@@ -47,4 +48,5 @@ pub use endpoints::{KUBERNETES_VERSION, ROUTES, Readers, Route};
 pub use options::{Options, Profile};
 pub use serve::{Peer, serve};
 pub use server::{Extension, Server};
+pub use service_ranges::{Error as ServiceRangesError, ServiceRanges};
 pub use start::{Error, Handle, start};

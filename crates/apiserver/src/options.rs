@@ -12,6 +12,7 @@ use crate::auth::bounds::Bounds;
 use crate::gate::Gate;
 use crate::registry::Registry;
 use crate::server::Extension;
+use crate::service_ranges::ServiceRanges;
 
 /// The purpose of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Options {
     pub collect_garbage: bool,
     /// How long objects in a deleted namespace are left alone.
     pub namespace_grace: Duration,
+    /// Where the addresses of Services come from; with a range of each family, Services can be dual-stack.
+    pub service_ranges: ServiceRanges,
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
     /// Name of the cluster, context and user in the kubeconfig.
@@ -98,6 +101,7 @@ impl Default for Options {
             compact_every: Duration::from_secs(300),
             collect_garbage: true,
             namespace_grace: Duration::from_secs(2),
+            service_ranges: ServiceRanges::default(),
             pod_priority: false,
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,

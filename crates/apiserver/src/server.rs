@@ -20,7 +20,7 @@ use crate::admission::Chain;
 use crate::admission::mutations::Mutations;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
-use crate::allocator;
+use crate::allocator::Free;
 use crate::auth::oidc::Oidc;
 use crate::auth::rbac::{Attributes, Rbac};
 use crate::auth::serving::Signer;
@@ -34,6 +34,7 @@ use crate::object::{self, Entry};
 use crate::options::Profile;
 use crate::outbound::Outbound;
 use crate::registry::{Kind, Registry, Subresource};
+use crate::service_ranges::ServiceRanges;
 
 /// How long a read waits for a revision that has not been reached yet.
 const REVISION_WAIT: Duration = Duration::from_secs(3);
@@ -56,6 +57,8 @@ pub struct Server {
     pub signer: Arc<Signer>,
     pub metrics: Metrics,
     pub profile: Profile,
+    /// Where the addresses of Services come from.
+    pub service_ranges: ServiceRanges,
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
     pub extensions: Arc<dyn Extension>,
@@ -222,26 +225,33 @@ impl Server {
         self.rbac.check(&self.store, &context.user, &attributes)
     }
 
-    /// Runs the steps between validation and the commit: addresses for Services, guards on roles. The addresses taken must be
-    /// committed together with the object.
-    pub fn before_commit(
+    /// Gives a Service its addresses and ports, before it is validated. What it took has to be committed together with it.
+    pub fn assign(
         &self,
         target: &Target<'_>,
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Option<Allocation>, Status> {
-        if target.kind.holds_addresses() && target.subresource.is_empty() {
-            let name = object.name().to_owned();
-            return match allocator::assign(&self.store, object, old) {
-                // The answer shows what a real write would get; conflicts do not matter.
-                _ if target.options.dry_run => Ok(None),
-                assigned => assigned.map(Some).map_err(|errors| target.invalid(&name, &errors)),
-            };
+        if !target.kind.holds_addresses() || !target.subresource.is_empty() {
+            return Ok(None);
         }
+        let name = object.name().to_owned();
+        let free = Free::new(&self.store, &self.service_ranges, target.options.dry_run);
+        let held = free.assign(object, old).map_err(|errors| target.invalid(&name, &errors))?;
+        Ok(Some(held).filter(|_| !target.options.dry_run))
+    }
+
+    /// Runs what has to happen between validation and the commit: guards on roles.
+    pub fn before_commit(
+        &self,
+        target: &Target<'_>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         if target.kind.grants_rights() {
             crate::auth::escalation::check(self, target, object, old)?;
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Returns the grace period of an object. Only pods that run somewhere have one.

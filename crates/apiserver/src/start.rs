@@ -93,6 +93,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let mut names = options.extra_names.clone();
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
+    names.push(options.service_ranges.first_address());
     let store_options = match (&options.etcd, &options.data_dir) {
         (Some(etcd), _) => store::Options::etcd(etcd.clone()),
         (None, Some(dir)) if !options.in_memory => {
@@ -146,6 +147,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         outbound: Outbound::new(pki.front_proxy_client.clone()),
         metrics,
         profile: options.profile,
+        service_ranges: options.service_ranges.clone(),
         pod_priority: options.pod_priority,
         extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
         stop: stop.clone(),

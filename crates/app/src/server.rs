@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use apiserver::Options;
+use apiserver::{Options, ServiceRanges};
 use clap::Args;
 use member::OldestTls;
 
@@ -48,6 +48,10 @@ pub(crate) struct Arguments {
     /// Let ClusterTaintPolicies set taints that drive workloads away.
     #[arg(long)]
     allow_no_execute_taint_policy: bool,
+    /// Where the addresses of Services come from: a range of IPv4 or IPv6, or one of each with a comma between them. With two, Services
+    /// may be dual-stack; the first is for those that do not say.
+    #[arg(long, value_name = "CIDRS", default_value_t)]
+    service_cluster_ip_range: ServiceRanges,
     /// How often history is compacted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     compaction_interval: u64,
@@ -93,6 +97,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         audit: arguments.audit.options(),
         budgets: arguments.connections.budgets(),
         connections: Some(arguments.connections.settings()),
+        service_ranges: arguments.service_cluster_ip_range,
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),

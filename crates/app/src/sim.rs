@@ -38,6 +38,9 @@ struct Run {
     /// How many nodes each.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=5000))]
     nodes: u16,
+    /// Give nodes and pods an IPv6 address besides their IPv4 address; Services get both if they ask for it.
+    #[arg(long)]
+    dual_stack: bool,
     /// Address to serve on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     bind: IpAddr,
@@ -196,6 +199,7 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut options = Options::new(usize::from(arguments.clusters), usize::from(arguments.nodes));
     options.data_dir = Some(arguments.data_dir.clone());
+    options.members.iter_mut().for_each(|member| member.dual_stack = arguments.dual_stack);
     options.persist = arguments.persist;
     options.bind = arguments.bind;
     options.port = arguments.port;

@@ -104,5 +104,11 @@ fn service(object: &mut Value) -> Result<()> {
         fields::remove(object, &["spec", "clusterIP"]);
         fields::remove(object, &["spec", "clusterIPs"]);
     }
+    // Whether a preference comes true is up to each member: one that has only the first family would refuse the second.
+    if object.pointer("/spec/ipFamilyPolicy").is_some_and(|policy| policy == "PreferDualStack")
+        && let Some(families) = object.pointer_mut("/spec/ipFamilies").and_then(Value::as_array_mut)
+    {
+        families.truncate(1);
+    }
     Ok(())
 }

@@ -24,7 +24,7 @@ mod probes;
 mod rbac;
 mod scheduling;
 mod security;
-mod service;
+pub(crate) mod service;
 mod status;
 mod storage;
 mod volumes;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use apimachinery::gvk::Gvk;
 use jiff::Timestamp;
-use native::prepare::service::{self, Allocator};
+use native::prepare::service::{self, Allocator, Family};
 use native::{defaults, prepare, shape, tables, validation};
 use serde_json::{Value, json};
 
@@ -23,7 +23,11 @@ const UID: &str = "00000000-0000-0000-0000-000000000001";
 struct Fixed(RefCell<BTreeSet<u16>>);
 
 impl Allocator for Fixed {
-    fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String> {
+    fn families(&self) -> &[Family] {
+        &[Family::V4]
+    }
+
+    fn cluster_ip(&self, _family: Family, wanted: Option<&str>) -> Result<String, String> {
         Ok(wanted.unwrap_or("10.96.0.10").to_owned())
     }
 

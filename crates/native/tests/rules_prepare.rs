@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use apimachinery::gvk::Gvk;
-use native::prepare::service::{self, Allocation, Allocator};
+use native::prepare::service::{self, Allocation, Allocator, Family};
 use native::prepare::{self, Context};
 use native::validation;
 use serde_json::{Value, json};
@@ -172,7 +172,11 @@ struct Stingy {
 }
 
 impl Allocator for Stingy {
-    fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String> {
+    fn families(&self) -> &[Family] {
+        &[Family::V4]
+    }
+
+    fn cluster_ip(&self, _family: Family, wanted: Option<&str>) -> Result<String, String> {
         match wanted {
             Some("10.96.0.1") => Err("provided IP is already allocated".to_owned()),
             wanted => Ok(wanted.unwrap_or("10.96.0.9").to_owned()),

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use workloads::nodes::{Node, Placed, Places, place};
 
+use crate::addresses::Addresses;
 use crate::controllers::pods::Stage;
 use crate::controllers::{
     autoscalers, budgets, claims, cronjobs, daemonsets, deployments, endpoints, jobs, nodes, pods, quotas,
@@ -108,33 +109,11 @@ impl Timers {
     }
 }
 
-/// Addresses for pods: `10.M.x.y`, counted up; M comes from the member's number.
-struct Addresses {
-    network: u8,
-    next: u32,
-}
-
-impl Addresses {
-    fn peek(&self) -> String {
-        let [_, high, middle, low] = (self.next % (1 << 16)).to_be_bytes();
-        debug_assert_eq!(high, 0);
-        format!("10.{}.{middle}.{low}", self.network)
-    }
-
-    fn seen(&mut self, address: &str) {
-        let Ok(address) = address.parse::<std::net::Ipv4Addr>() else { return };
-        let [ten, network, middle, low] = address.octets();
-        if ten == 10 && network == self.network {
-            self.next = self.next.max((u32::from(middle) << 8 | u32::from(low)) + 1);
-        }
-    }
-}
-
 impl Engine {
     pub(crate) fn new(
         server: &Arc<Server>,
         delays: Delays,
-        number: usize,
+        addresses: Addresses,
         troubles: watch::Receiver<Troubles>,
     ) -> Self {
         Self {
@@ -147,8 +126,7 @@ impl Engine {
             places: Places::default(),
             pending: BTreeSet::new(),
             stages: HashMap::new(),
-            // 10.96 to 10.111 belong to services.
-            addresses: Addresses { network: 112 + (number % 128) as u8, next: 1 },
+            addresses,
             failures: HashMap::new(),
             retries: HashMap::new(),
         }
@@ -508,9 +486,7 @@ impl Engine {
                     .filter_map(|(space, own)| self.executor.get(Kind::Pod, space, own))
                     .collect();
                 let index = self.nodes.keys().position(|node| node == own).unwrap_or(0);
-                let address =
-                    format!("172.{}.{}.{}", 16 + self.addresses.network % 16, index / 250, index % 250 + 1);
-                nodes::decide(&view, &object, &address, &pods)
+                nodes::decide(&view, &object, &self.addresses.of_node(index), &pods)
             }
             Role::Lease => {
                 let mut steps: Vec<Step> = nodes::lease(&view, &object).into_iter().collect();
@@ -533,9 +509,9 @@ impl Engine {
                     troubles: &troubles,
                     failures: &self.failures,
                 };
-                let steps = pods::decide(&view, &object, stage, since, &self.addresses.peek());
+                let steps = pods::decide(&view, &object, stage, since, &self.addresses.of_next_pod());
                 if steps.iter().any(|step| matches!(step, Step::Status { .. })) {
-                    self.addresses.next += 1;
+                    self.addresses.take();
                 }
                 steps
             }
@@ -654,14 +630,5 @@ mod tests {
         assert_eq!(timers.take_due(start), None);
         assert_eq!(timers.take_due(start + Duration::from_secs(2)), Some(key));
         assert_eq!(timers.next(), None);
-    }
-
-    #[test]
-    fn addresses_go_on_after_those_in_use() {
-        let mut addresses = Addresses { network: 113, next: 1 };
-        assert_eq!(addresses.peek(), "10.113.0.1");
-        addresses.seen("10.113.1.255");
-        addresses.seen("10.1.9.9");
-        assert_eq!(addresses.peek(), "10.113.2.0");
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::addresses::{self, Addresses};
 use crate::admission::limits::Limits;
 use crate::admission::quotas::Quotas;
 use crate::admission::{Pods, STORAGE_CLASS};
@@ -155,6 +156,7 @@ async fn start_member(
         in_memory: !options.persist,
         bind: SocketAddr::new(options.bind, port),
         profile: apiserver::Profile::Member,
+        service_ranges: addresses::of_services(member.dual_stack),
         // Quotas come last: they count what the others have made of an object.
         plugins: vec![pods.clone(), limits.clone(), quotas.clone()],
         extension: Some(extension.clone()),
@@ -190,7 +192,12 @@ async fn start_member(
     }
     create_nodes(&handle.server, member).await?;
     create_storage_class(&handle.server, member).await?;
-    let engine = Engine::new(&handle.server, options.delays, index, troubles.subscribe());
+    let engine = Engine::new(
+        &handle.server,
+        options.delays,
+        Addresses::new(index, member.dual_stack),
+        troubles.subscribe(),
+    );
     tasks.spawn(engine.run());
     let member = Member {
         name: member.name.clone(),

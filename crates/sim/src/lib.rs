@@ -7,6 +7,7 @@
 //! One `engine` per member follows the store's history. Every controller is a function from what exists to a list of
 //! steps (`plan`); `executor` carries them out. So all behaviour can be tested without a server.
 
+mod addresses;
 mod admission;
 mod binding;
 mod control;

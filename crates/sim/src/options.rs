@@ -30,6 +30,8 @@ pub struct Options {
 pub struct MemberOptions {
     pub name: String,
     pub nodes: Vec<NodeOptions>,
+    /// Nodes and pods have an IPv6 address behind their IPv4 address, and Services may have one.
+    pub dual_stack: bool,
 }
 
 /// One node.
@@ -106,7 +108,7 @@ impl MemberOptions {
                     .label("topology.kubernetes.io/zone", &format!("{region}-{zone}"))
             })
             .collect();
-        Self { name: name.to_owned(), nodes }
+        Self { name: name.to_owned(), nodes, dual_stack: false }
     }
 }
 

@@ -12,6 +12,7 @@ use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
 use apimachinery::status::Status;
 use jiff::Timestamp;
+use native::prepare::service::Allocation;
 use serde_json::{Map, Value};
 
 use super::context::{Context, WriteOptions};
@@ -123,6 +124,9 @@ impl Target<'_> {
             self.prepare_create(&mut object, now, &uid)?;
             let name = object.name().to_owned();
             decode::validate_type(self.kind, &object)?;
+            // What the Service asked for: another one may be quicker, and then it is given something else.
+            let asked = self.kind.holds_addresses().then(|| object["spec"].clone());
+            let held = self.server.assign(self, &mut object, None)?;
             let mut errors = self.kind.validate_create(&object);
             if errors.is_empty() {
                 errors.extend(self.unreadable(&object, None));
@@ -135,7 +139,7 @@ impl Target<'_> {
             let options = self.admission_options(Operation::Create);
             self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
             check_depth(&object, None)?;
-            match self.commit_new(&name, &mut object).await? {
+            match self.commit_new(&name, &mut object, asked, held).await? {
                 Some(revision) => {
                     object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, revision);
                     return Ok(Outcome { object, created: true });
@@ -176,12 +180,16 @@ impl Target<'_> {
         }
     }
 
-    /// Commits a new object, and turns it into what clients see; `None` means that the name is taken.
-    async fn commit_new(&self, name: &str, object: &mut Value) -> Result<Option<Option<u64>>, Status> {
-        // The object before it got addresses: another Service may be faster.
-        let unassigned = self.kind.holds_addresses().then(|| object.clone());
+    /// Commits a new object, which becomes what a client sees of it; `None` means that there is one of this name.
+    async fn commit_new(
+        &self,
+        name: &str,
+        object: &mut Value,
+        asked: Option<Value>,
+        mut held: Option<Allocation>,
+    ) -> Result<Option<Option<u64>>, Status> {
         loop {
-            let held = self.server.before_commit(self, object, None)?;
+            self.server.before_commit(self, object, None)?;
             let encoded = conversion::encode(self.server, self.kind, object).await?;
             let committed = self.commit(Commit {
                 operation: Operation::Create,
@@ -192,14 +200,17 @@ impl Target<'_> {
                 change: Put::Encoded { value: encoded.body, schema: encoded.schema },
                 held: held.as_ref(),
             });
-            match (committed.await?, &unassigned) {
+            match (committed.await?, &asked) {
                 (Done::Written(revision), _) => {
                     if let Some(seen) = encoded.seen {
                         *object = seen;
                     }
                     return Ok(Some(revision));
                 }
-                (Done::Taken, Some(unassigned)) => *object = unassigned.clone(),
+                (Done::Taken, Some(asked)) => {
+                    object["spec"] = asked.clone();
+                    held = self.server.assign(self, object, None)?;
+                }
                 (Done::Lost | Done::Taken, _) => return Ok(None),
             }
         }
@@ -262,6 +273,7 @@ impl Target<'_> {
         self.restore_metadata(&mut new, &old);
         self.prepare_update(&mut new, &old)?;
         decode::validate_type(self.kind, &new)?;
+        let held = self.server.assign(self, &mut new, Some(&old))?;
         let mut errors = claims::check_status(self, &new, &old);
         errors.extend(self.validate_update(&new, &old));
         if errors.is_empty() && self.subresource.is_empty() {
@@ -279,7 +291,7 @@ impl Target<'_> {
             return self.finish_deletion(entry, new, &old).await;
         }
         check_depth(&new, Some(&old))?;
-        let held = self.server.before_commit(self, &mut new, Some(&old))?;
+        self.server.before_commit(self, &new, Some(&old))?;
         new = apimachinery::server_side_apply::keep_times_if_equal(&old, new);
         let conversion::Encoded { body, seen, schema } =
             conversion::encode(self.server, self.kind, &new).await?;

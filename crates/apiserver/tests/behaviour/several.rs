@@ -53,3 +53,57 @@ async fn nothing_is_created_in_what_another_server_deletes() {
     far.stop().await;
     near.stop().await;
 }
+
+/// One server has been told of the second range already, the other one not yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_of_either_family_is_given_once_whichever_server_has_which_ranges() {
+    const SERVICES: &str = "api/v1/namespaces/default/services";
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let with = |ranges: &str, data: &str| Options {
+        etcd: Some(store::EtcdOptions::new([etcd.endpoint.clone()])),
+        data_dir: Some(dir.path().join(data)),
+        service_ranges: ranges.parse().expect("ranges"),
+        ..Options::default()
+    };
+    // Small enough for clashes.
+    let (both, api) = start_with(with("10.96.0.0/12,fd00::/122", "both")).await;
+    let service = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"ipFamilyPolicy": "PreferDualStack", "ports": [{"port": 80}]}})
+    };
+    let made = api.post(SERVICES, &service("first")).await.expect(201).json();
+    let (single, other) = start_with(with("10.96.0.0/12", "single")).await;
+    let (twin, third) = start_with(with("10.96.0.0/12,fd00::/122", "twin")).await;
+    let second = made["spec"]["clusterIPs"][1].as_str().expect("a second address").to_owned();
+    let wanted = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "thief"},
+        "spec": {"ipFamilies": ["IPv6"], "clusterIP": second, "ports": [{"port": 80}]}});
+    let refused = third.post(SERVICES, &wanted).await.expect(422);
+    assert!(refused.text().contains("already allocated"), "the start of the second server took nothing away");
+
+    let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
+    let makes = names.iter().enumerate().map(|(number, name)| {
+        let at = [&api, &third][number % 2];
+        let service = service(name);
+        async move { at.post(SERVICES, &service).await.expect(201).json() }
+    });
+    let made = futures::future::join_all(makes).await;
+    let mut all: Vec<&str> = made
+        .iter()
+        .flat_map(|one| one["spec"]["clusterIPs"].as_array().expect("addresses"))
+        .filter_map(|ip| ip.as_str())
+        .collect();
+    all.push(&second);
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!((count, all.len()), (81, 81), "none is there twice");
+
+    // A server of one range gives back what it could not have given.
+    other.delete(&format!("{SERVICES}/first")).await.expect(200);
+    third.until(&format!("{SERVICES}/first"), |answer| answer.code == 404).await;
+    third.post(SERVICES, &wanted).await.expect(201);
+    for server in [both, single, twin] {
+        server.stop().await;
+    }
+}

@@ -39,14 +39,26 @@ impl Members {
     }
 
     pub(crate) async fn simulated(_: Access, count: usize) -> Option<Self> {
+        Some(Self::simulate(sim::Options::new(count, NODES)).await)
+    }
+
+    /// Returns simulated members, of which some have both families of addresses.
+    pub(crate) async fn of_families(dual_stack: &[bool]) -> Self {
+        let mut options = sim::Options::new(dual_stack.len(), NODES);
+        for (member, dual_stack) in options.members.iter_mut().zip(dual_stack) {
+            member.dual_stack = *dual_stack;
+        }
+        Self::simulate(options).await
+    }
+
+    async fn simulate(mut options: sim::Options) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
-        let mut options = sim::Options::new(count, NODES);
         options.data_dir = Some(dir.path().join("members"));
         let policy = dir.path().join("audit-policy.json");
         std::fs::write(&policy, AUDIT_POLICY).expect("a policy");
         options.audit_policy = Some(policy);
         let fleet = sim::start(options).await.expect("simulated members");
-        Some(Self::Simulated { fleet, _dir: dir })
+        Self::Simulated { fleet, _dir: dir }
     }
 
     /// Returns where the members are.

@@ -1,7 +1,8 @@
 //! Services across clusters: endpoints are where they are wanted. In which order things come and go is in `orders`, what a change
-//! costs in `cost`.
+//! costs in `cost`, two families of addresses in `families`.
 
 mod cost;
+mod families;
 mod orders;
 
 use apimachinery::patch::merge;

@@ -34,6 +34,7 @@ pub(super) fn retain(kind: Kind, mut desired: Value, observed: &Value) -> Result
                 set(&mut desired, &["spec", "healthCheckNodePort"], port.into())?;
             }
             keep_text(&mut desired, observed, &["spec", "clusterIP"])?;
+            second_family(&mut desired, observed)?;
         }
         Kind::ServiceAccount => {
             for field in ["secrets", "imagePullSecrets"] {
@@ -61,6 +62,20 @@ pub(super) fn retain(kind: Kind, mut desired: Value, observed: &Value) -> Result
         }
     }
     Ok(desired)
+}
+
+/// A Service that prefers two families of addresses gets the second from a member that has both, beside the one we name. Without this
+/// we would ask for its removal, which the member refuses.
+fn second_family(desired: &mut Value, observed: &Value) -> Result<()> {
+    let families = |service: &Value| service.pointer("/spec/ipFamilies").and_then(Value::as_array).cloned();
+    let prefers = desired.pointer("/spec/ipFamilyPolicy").is_some_and(|policy| policy == "PreferDualStack");
+    let (ours, Some(theirs)) = (families(desired).unwrap_or_default(), families(observed)) else {
+        return Ok(());
+    };
+    if prefers && ours.len() < theirs.len() && theirs.starts_with(&ours) {
+        set(desired, &["spec", "ipFamilies"], Value::Array(theirs))?;
+    }
+    Ok(())
 }
 
 /// The label leaves the replica count to the member, for example to an autoscaler there.

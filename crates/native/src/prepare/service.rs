@@ -3,18 +3,55 @@
 //! Allocation runs after preparation and before validation, as upstream: validation looks at what was allocated.
 //! The API server hands in its [`Allocator`]; what was taken or became free comes back as an [`Allocation`], to be
 //! reverted when the write is refused or fails and committed once it is stored.
-//! One address family only: this is a single-stack IPv4 control plane.
+//!
+//! A Service has addresses of one family or of both. Which, `ipFamilyPolicy`, `ipFamilies` and `clusterIPs` say together, and what is
+//! left out follows from the rest and from what the cluster has. No Service gets or loses a family because the cluster did: only
+//! who changes one of the three changes that.
+
+use std::net::Ipv6Addr;
 
 use apimachinery::field::{Error, Errors, Path};
 use serde_json::{Value, json};
 
 use crate::defaults::tree::{Object, each, ensure, has_items, text};
+use crate::validation;
 use crate::validation::node::{Node, same};
+
+/// A family of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// Returns its name in `ipFamilies`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::V4, Self::V6].into_iter().find(|family| family.name() == name)
+    }
+
+    /// Returns the family of an address. To Go, an IPv4 address in the clothes of IPv6 (`::ffff:10.0.0.1`) is one of IPv4.
+    pub fn of(address: &str) -> Self {
+        match address.parse::<Ipv6Addr>() {
+            Ok(address) if address.to_ipv4_mapped().is_none() => Self::V6,
+            _ => Self::V4,
+        }
+    }
+}
 
 /// Hands out addresses and node ports. Errors are the detail of the field error, as upstream words it:
 /// `provided IP is already allocated`, `provided port is not in the valid range. The range of valid ports is …`.
 pub trait Allocator {
-    fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String>;
+    /// Returns the families that the cluster has addresses of, one or both; a Service that does not say gets the first.
+    fn families(&self) -> &[Family];
+    fn cluster_ip(&self, family: Family, wanted: Option<&str>) -> Result<String, String>;
     fn node_port(&self, wanted: Option<u16>) -> Result<u16, String>;
     fn release_cluster_ip(&self, address: &str);
     fn release_node_port(&self, port: u16);
@@ -224,7 +261,7 @@ pub fn allocate(
     allocator: &dyn Allocator,
 ) -> Result<Allocation, Errors> {
     let mut allocation = Allocation::default();
-    let result = families(object)
+    let result = families(object, old, allocator.families())
         .and_then(|()| addresses(object, old, allocator, &mut allocation))
         .and_then(|()| ports(object, old, allocator, &mut allocation));
     match result {
@@ -240,58 +277,124 @@ fn spec_of(object: &mut Value) -> Option<&mut Object> {
     object.get_mut("spec").and_then(Value::as_object_mut)
 }
 
-fn families(object: &mut Value) -> Result<(), Errors> {
+fn names(spec: &Object, field: &str) -> Vec<String> {
+    Node(spec.get(field)).texts().into_iter().map(str::to_owned).collect()
+}
+
+/// A Service that prefers both families and whose addresses nobody touches stays as it is, whatever the cluster has by now.
+fn stays_as_preferred(now: Node<'_>, before: Node<'_>) -> bool {
+    let prefers = |spec: Node<'_>| spec.at("ipFamilyPolicy").text() == "PreferDualStack";
+    matches!(now.at("type").text(), "ClusterIP" | "NodePort" | "LoadBalancer")
+        && prefers(now)
+        && (prefers(before) || before.at("ipFamilyPolicy").is_empty())
+        && ["type", "clusterIP", "clusterIPs", "ipFamilies"]
+            .iter()
+            .all(|field| same(now.at(field), before.at(field)))
+}
+
+/// Settles `ipFamilyPolicy` and `ipFamilies`, and takes away the second address of a Service that becomes single-stack.
+fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> Result<(), Errors> {
     let Some(spec) = spec_of(object) else { return Ok(()) };
     if text(spec, "type") == "ExternalName" {
         return Ok(());
     }
-    let path = Path::new("spec");
+    let before = old.map(|old| Node::from(old).at("spec"));
+    let given = Value::Object(spec.clone());
+    let given = Node::from(&given);
+    if before.is_some_and(|before| stays_as_preferred(given, before)) {
+        return Ok(());
+    }
     // Without a selector the Service's endpoints are somebody else's, who may well be dual-stack.
-    let free = {
-        let view = Value::Object(spec.clone());
-        is_headless(Node::from(&view)) && !has_items(spec, "selector")
-    };
-    if text(spec, "ipFamilyPolicy").is_empty() {
-        let policy = if free { "RequireDualStack" } else { "SingleStack" };
+    let free = given.at("clusterIP").text() == "None" && !has_items(spec, "selector");
+    if !given.at("ipFamilyPolicy").exists() {
+        let kept =
+            before.map(|before| before.at("ipFamilyPolicy").text()).filter(|policy| !policy.is_empty());
+        let policy = kept.unwrap_or(if free { "RequireDualStack" } else { "SingleStack" });
         spec.insert("ipFamilyPolicy".to_owned(), policy.into());
     }
-    let policy = text(spec, "ipFamilyPolicy").to_owned();
-    let given: Vec<String> = Node(spec.get("ipFamilies")).texts().into_iter().map(str::to_owned).collect();
     let mut errors = Errors::new();
-    if policy == "SingleStack" {
-        let multiple = "must be 'RequireDualStack' or 'PreferDualStack' when multiple";
-        for (field, words) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
-            if Node(spec.get(field)).len() == 2 {
-                let text = format!("{multiple} {words} are specified");
-                errors.push(Error::invalid(&path.child("ipFamilyPolicy"), policy.as_str(), text));
+    let path = Path::new("spec");
+    validation::service::addresses(&mut errors, Node(Some(&Value::Object(spec.clone()))), &path);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+
+    let policy = text(spec, "ipFamilyPolicy").to_owned();
+    let single = policy == "SingleStack";
+    let (mut addresses, mut families) = (names(spec, "clusterIPs"), names(spec, "ipFamilies"));
+    let mut refuse = |message: &str| {
+        errors.push(Error::invalid(&path.child("ipFamilyPolicy"), policy.as_str(), message));
+    };
+    if let Some(before) = before {
+        let (had_addresses, had_families) = (before.at("clusterIPs"), before.at("ipFamilies"));
+        if single {
+            // Who says so and leaves the lists alone means it.
+            if same(given.at("clusterIP"), before.at("clusterIP"))
+                && same(given.at("clusterIPs"), had_addresses)
+            {
+                addresses.truncate(1);
+            }
+            if same(given.at("ipFamilies"), had_families) {
+                families.truncate(1);
+            }
+        } else {
+            if (1..had_addresses.len()).contains(&addresses.len()) {
+                refuse("must be 'SingleStack' to release the secondary cluster IP");
+            }
+            if (1..had_families.len()).contains(&families.len()) {
+                refuse("must be 'SingleStack' to release the secondary IP family");
             }
         }
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    if free {
-        let mut list = if given.is_empty() { vec!["IPv4".to_owned()] } else { given };
-        if list.len() < 2 && policy != "SingleStack" {
-            list.push(if list[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
+    if single {
+        for (list, words) in [(&addresses, "cluster IPs"), (&families, "IP families")] {
+            if list.len() == 2 {
+                refuse(&format!(
+                    "must be 'RequireDualStack' or 'PreferDualStack' when multiple {words} are specified"
+                ));
+            }
         }
-        spec.insert("ipFamilies".to_owned(), json!(list));
-        return Ok(());
     }
-    if policy == "RequireDualStack" {
-        let text = "this cluster is not configured for dual-stack services";
-        errors.push(Error::invalid(&path.child("ipFamilyPolicy"), policy.as_str(), text));
-    }
-    for (index, family) in given.iter().enumerate().filter(|(_, family)| *family != "IPv4") {
-        let at = path.child("ipFamilies").index(index);
-        errors.push(Error::invalid(&at, family.as_str(), "not configured on this cluster"));
+    // What addresses are given tells the families that are not.
+    for (index, address) in
+        addresses.iter().enumerate().skip(families.len()).filter(|(_, text)| *text != "None")
+    {
+        let family = Family::of(address);
+        if configured.contains(&family) {
+            families.push(family.name().to_owned());
+        } else {
+            let message = format!("{} is not configured on this cluster", family.name());
+            errors.push(Error::invalid(&path.child("clusterIPs").index(index), json!(addresses), message));
+        }
     }
     if !errors.is_empty() {
         return Err(errors);
     }
-    if given.is_empty() {
-        spec.insert("ipFamilies".to_owned(), json!(["IPv4"]));
+    if !free {
+        if policy == "RequireDualStack" && configured.len() < 2 {
+            let message = "this cluster is not configured for dual-stack services";
+            errors.push(Error::invalid(&path.child("ipFamilyPolicy"), policy.as_str(), message));
+        }
+        for (index, family) in families.iter().enumerate() {
+            if Family::named(family).is_none_or(|family| !configured.contains(&family)) {
+                let at = path.child("ipFamilies").index(index);
+                errors.push(Error::invalid(&at, family.as_str(), "not configured on this cluster"));
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
     }
+    if families.is_empty() {
+        families.extend(configured.first().map(|family| family.name().to_owned()));
+    }
+    if !single && families.len() == 1 && (free || configured.len() == 2) {
+        families.push(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
+    }
+    if given.at("clusterIPs").len() > addresses.len() {
+        spec.insert("clusterIPs".to_owned(), json!(addresses));
+    }
+    spec.insert("ipFamilies".to_owned(), json!(families));
     Ok(())
 }
 
@@ -304,34 +407,53 @@ fn addresses(
     let before = old.map(|old| Node::from(old).at("spec"));
     let view = object.get("spec").cloned().unwrap_or_default();
     let now = Node::from(&view);
-    match before {
-        Some(before) if needs_cluster_ip(before) && !is_headless(before) => {
-            if !needs_cluster_ip(now) {
-                let held = before.at("clusterIPs").texts();
-                allocation.freed_ips.extend(held.into_iter().map(str::to_owned));
-            }
-            // The address of a living Service never changes: validation has seen to that.
+    let families = now.at("ipFamilies").texts();
+    let mut from = 0;
+    if let Some(before) = before.filter(|before| needs_cluster_ip(*before)) {
+        if is_headless(before) || stays_as_preferred(now, before) {
             return Ok(());
         }
-        Some(before) if needs_cluster_ip(before) => return Ok(()),
-        _ => {}
+        // The first address of a living Service never changes: validation sees to that. The second comes and goes with its family.
+        let (had, has) = (before.at("ipFamilies").len(), families.len());
+        let freed = if needs_cluster_ip(now) { (had == 2 && has == 1).then_some(1) } else { Some(0) };
+        if let Some(freed) = freed {
+            let held = before.at("clusterIPs").texts();
+            allocation.freed_ips.extend(held.into_iter().skip(freed).map(str::to_owned));
+        }
+        if !(had == 1 && has == 2) {
+            return Ok(());
+        }
+        from = 1;
     }
     if !needs_cluster_ip(now) || is_headless(now) {
         return Ok(());
     }
-    let wanted = now.at("clusterIPs").items().next().map_or(now.at("clusterIP").text(), Node::text);
-    let wanted = Some(wanted).filter(|wanted| !wanted.is_empty());
-    let address = allocator.cluster_ip(wanted).map_err(|why| {
-        let text = match wanted {
-            Some(wanted) => format!("failed to allocate IP {wanted}: {why}"),
-            None => format!("failed to allocate IP: {why}"),
-        };
-        vec![Error::invalid(&Path::new("spec").child("clusterIPs"), now.at("clusterIPs").value(), text)]
-    })?;
-    allocation.taken_ips.push(address.clone());
+    let mut list: Vec<String> = now.at("clusterIPs").texts().into_iter().map(str::to_owned).collect();
+    list.resize(families.len().max(list.len()), String::new());
+    for (index, family) in families.iter().enumerate().skip(from) {
+        let Some(family) = Family::named(family) else { continue };
+        let wanted = Some(list[index].as_str()).filter(|wanted| !wanted.is_empty());
+        let address = allocator.cluster_ip(family, wanted).map_err(|why| {
+            let path = Path::new("spec").child("clusterIPs");
+            vec![match wanted {
+                Some(wanted) => {
+                    Error::invalid(&path, json!(list), format!("failed to allocate IP {wanted}: {why}"))
+                }
+                None => Error::invalid(
+                    &path,
+                    now.at("clusterIPs").value(),
+                    format!("failed to allocate IP: {why}"),
+                ),
+            }]
+        })?;
+        allocation.taken_ips.push(address.clone());
+        list[index] = address;
+    }
     if let Some(spec) = spec_of(object) {
-        spec.insert("clusterIP".to_owned(), address.clone().into());
-        spec.insert("clusterIPs".to_owned(), json!([address]));
+        if let Some(first) = list.first() {
+            spec.insert("clusterIP".to_owned(), first.as_str().into());
+        }
+        spec.insert("clusterIPs".to_owned(), json!(list));
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ use serde_json::json;
 use super::check::{self, complaints};
 use super::meta;
 use super::node::{Node, same};
+use crate::prepare::service::Family;
 
+const CHANGED: &str = "may not change once set";
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
 pub(super) fn service(errors: &mut Errors, root: Node<'_>) {
@@ -130,8 +132,8 @@ fn affinity(errors: &mut Errors, spec: Node<'_>, path: &Path) {
     }
 }
 
-/// `clusterIP`, `clusterIPs`, families and their policy must tell one story.
-fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+/// `clusterIP`, `clusterIPs`, families and their policy must tell one story. Asked before anything is allocated, too.
+pub(crate) fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
     let (single, list) = (spec.at("clusterIP").text(), spec.at("clusterIPs"));
     let at = path.child("clusterIPs");
     let addresses = list.texts();
@@ -158,25 +160,51 @@ fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
         }
         seen.insert(family);
     }
-    check::optional_enum(
-        errors,
-        &path.child("ipFamilyPolicy"),
-        spec.at("ipFamilyPolicy"),
-        &["PreferDualStack", "RequireDualStack", "SingleStack"],
-    );
+    // An empty one is not a missing one.
+    let (policy, policies) =
+        (spec.at("ipFamilyPolicy"), ["PreferDualStack", "RequireDualStack", "SingleStack"]);
+    if policy.exists() && !policies.contains(&policy.text()) {
+        errors.push(Error::not_supported(&path.child("ipFamilyPolicy"), policy.text(), &policies));
+    }
+    let mut readable = true;
     for (index, address) in addresses.iter().enumerate() {
         if index == 0 && *address == "None" {
             if addresses.len() > 1 {
+                readable = false;
                 let text = "'None' must be the first and only value";
                 errors.push(Error::invalid(&at, list.value(), text));
             }
             continue;
         }
-        complaints(errors, &at.index(index), address, names::ip(address));
+        let wrong = names::ip(address);
+        readable &= wrong.is_empty();
+        complaints(errors, &at.index(index), address, wrong);
     }
     if addresses.len() > 2 {
         errors.push(Error::invalid(&at, list.value(), "may only hold up to 2 values"));
     }
+    if !readable {
+        return;
+    }
+    let of_both = |list: &[&str]| {
+        [Family::V4, Family::V6].iter().all(|one| list.iter().any(|ip| Family::of(ip) == *one))
+    };
+    if addresses.len() > 1 && !of_both(&addresses) {
+        errors.push(Error::invalid(&at, list.value(), "may specify no more than one IP for each IP family"));
+    }
+    if is_headless(spec) {
+        return;
+    }
+    for (index, (address, family)) in addresses.iter().zip(spec.at("ipFamilies").texts()).enumerate() {
+        if Family::named(family).is_some_and(|family| family != Family::of(address)) {
+            let text = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            errors.push(Error::invalid(&at.index(index), *address, text));
+        }
+    }
+}
+
+fn is_headless(spec: Node<'_>) -> bool {
+    spec.at("clusterIPs").texts() == ["None"]
 }
 
 fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
@@ -275,28 +303,15 @@ pub(super) fn update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
     let (new, old) = (new.at("spec"), old.at("spec"));
     let is = |spec: Node<'_>, kind: &str| spec.at("type").text() == kind;
     if !is(new, "ExternalName") && !is(old, "ExternalName") {
-        let (after, before) = (new.at("clusterIPs").texts(), old.at("clusterIPs").texts());
-        let at = path.child("clusterIPs");
-        if let Some(first) = before.first() {
-            match after.first() {
-                None => {
-                    let text = "primary clusterIP can not be unset";
-                    errors.push(Error::invalid(&at.index(0), new.at("clusterIPs").value(), text));
-                }
-                Some(address) if address != first => {
-                    let text = "may not change once set";
-                    errors.push(Error::invalid(&at.index(0), new.at("clusterIPs").value(), text));
-                }
-                Some(_) => {}
-            }
-        }
+        addresses_stay(errors, new, old, &path);
+        families_stay(errors, new, old, &path);
     }
     if is(new, "LoadBalancer")
         && is(old, "LoadBalancer")
         && !same(new.at("loadBalancerClass"), old.at("loadBalancerClass"))
     {
         let at = path.child("loadBalancerClass");
-        errors.push(Error::invalid(&at, new.at("loadBalancerClass").value(), "may not change once set"));
+        errors.push(Error::invalid(&at, new.at("loadBalancerClass").value(), CHANGED));
     }
     let needs_check =
         |spec: Node<'_>| is(spec, "LoadBalancer") && spec.at("externalTrafficPolicy").text() == "Local";
@@ -305,5 +320,71 @@ pub(super) fn update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
         && !same(new.at("healthCheckNodePort"), old.at("healthCheckNodePort"))
     {
         errors.push(Error::forbidden(&path.child("healthCheckNodePort"), check::IMMUTABLE));
+    }
+}
+
+/// A second address may come and go, and only with a policy that says so; the others stay.
+fn addresses_stay(errors: &mut Errors, new: Node<'_>, old: Node<'_>, path: &Path) {
+    if is_headless(new) && is_headless(old) {
+        return;
+    }
+    let (after, before) = (new.at("clusterIPs").texts(), old.at("clusterIPs").texts());
+    let mut refuse = |index: usize, text: &str| {
+        errors.push(Error::invalid(
+            &path.child("clusterIPs").index(index),
+            new.at("clusterIPs").value(),
+            text,
+        ));
+    };
+    if after.len() == before.len() {
+        for (index, _) in after.iter().zip(&before).enumerate().filter(|(_, (after, before))| after != before)
+        {
+            refuse(index, CHANGED);
+        }
+        return;
+    }
+    match (after.first(), before.first()) {
+        (None, _) => refuse(0, "primary clusterIP can not be unset"),
+        (Some(after), Some(before)) if after != before => refuse(0, CHANGED),
+        _ => {}
+    }
+    if after.len() == 1 && before.len() > 1 {
+        released(errors, new, path, "must be set to 'SingleStack' when releasing the secondary clusterIP");
+    }
+}
+
+/// As for the addresses. Who has none, or had none before, may have any families.
+fn families_stay(errors: &mut Errors, new: Node<'_>, old: Node<'_>, path: &Path) {
+    if is_headless(new) || is_headless(old) {
+        return;
+    }
+    let (after, before) = (new.at("ipFamilies").texts(), old.at("ipFamilies").texts());
+    let mut refuse = |shown: &str, text: &str| {
+        errors.push(Error::invalid(&path.child("ipFamilies").index(0), new.at(shown).value(), text));
+    };
+    if after.len() == before.len() {
+        for _ in after.iter().zip(&before).filter(|(after, before)| after != before) {
+            refuse("ipFamilies", CHANGED);
+        }
+        return;
+    }
+    if after.len() < before.len() && new.at("clusterIPs").is_empty() {
+        refuse("ipFamilies", "primary ipFamily can not be unset");
+    }
+    if let (Some(after), Some(before)) = (after.first(), before.first())
+        && after != before
+    {
+        // Upstream shows the addresses here.
+        refuse("clusterIPs", CHANGED);
+    }
+    if after.len() == 1 && before.len() > 1 {
+        released(errors, new, path, "must be set to 'SingleStack' when releasing the secondary ipFamily");
+    }
+}
+
+fn released(errors: &mut Errors, new: Node<'_>, path: &Path, text: &str) {
+    let policy = new.at("ipFamilyPolicy");
+    if policy.text() != "SingleStack" {
+        errors.push(Error::invalid(&path.child("ipFamilyPolicy"), policy.value(), text));
     }
 }

@@ -1,4 +1,8 @@
 //! Endpoints and EndpointSlices of Services: the addresses of the pods they select.
+//!
+//! A Service has slices of its own for each of its families; Endpoints hold its first family only. Both as upstream.
+
+use std::net::IpAddr;
 
 use apimachinery::selector::LabelSelector;
 use serde_json::{Map, Value, json};
@@ -43,6 +47,23 @@ pub(crate) fn abandoned(view: &View<'_>, space: &str, service: &str) -> Vec<Step
         .map(|left| Step::delete(Kind::Endpoints, &left))
         .into_iter()
         .collect()
+}
+
+/// Returns the families of a Service's endpoints, as `addressType` names them. One that came without any has the usual one.
+fn families(service: &Value) -> Vec<&str> {
+    let named: Vec<&str> = list(service, "/spec/ipFamilies").iter().filter_map(Value::as_str).collect();
+    if named.is_empty() { vec!["IPv4"] } else { named }
+}
+
+/// Returns the address of a pod in a family, if it has one.
+fn address_in<'a>(pod: &'a Value, family: &str) -> Option<&'a str> {
+    let mut all =
+        list(pod, "/status/podIPs").iter().map(|one| text(one, "/ip")).chain([text(pod, "/status/podIP")]);
+    all.find(|address| match address.parse() {
+        Ok(IpAddr::V4(_)) => family == "IPv4",
+        Ok(IpAddr::V6(_)) => family == "IPv6",
+        Err(_) => false,
+    })
 }
 
 fn counts_as_ready(service: &Value, pod: &Value) -> bool {
@@ -106,7 +127,10 @@ fn endpoints(view: &View<'_>, service: &Value, pods: &[Value]) -> Option<Step> {
         if ports.is_empty() && !list(service, "/spec/ports").is_empty() {
             continue;
         }
-        let mut address = json!({"ip": text(pod, "/status/podIP"), "nodeName": text(pod, "/spec/nodeName"),
+        let Some(own) = families(service).first().and_then(|family| address_in(pod, family)) else {
+            continue;
+        };
+        let mut address = json!({"ip": own, "nodeName": text(pod, "/spec/nodeName"),
             "targetRef": target(pod)});
         if let Some(own) = hostname(service, pod) {
             address["hostname"] = json!(own);
@@ -162,18 +186,33 @@ fn endpoints(view: &View<'_>, service: &Value, pods: &[Value]) -> Option<Step> {
     })
 }
 
-fn ip(text: &str) -> u32 {
-    text.parse::<std::net::Ipv4Addr>().map_or(0, u32::from)
+fn ip(text: &str) -> Option<IpAddr> {
+    text.parse().ok()
 }
 
 fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
+    let families = families(service);
     let mut old = view.objects.owned(Kind::EndpointSlice, service.namespace(), service.uid());
     old.retain(|slice| {
         label(slice, "endpointslice.kubernetes.io/managed-by") == SLICES && !slice.is_deleting()
     });
     old.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut steps = Vec::new();
+    for family in &families {
+        let (own, others) = old.into_iter().partition(|slice| slice["addressType"] == *family);
+        old = others;
+        steps.extend(slices_of(view, service, pods, family, own));
+    }
+    // The Service has lost their family.
+    steps.extend(old.iter().map(|slice| Step::delete(Kind::EndpointSlice, slice)));
+    steps
+}
+
+/// Decides about the slices of one family; `old` are those it has.
+fn slices_of(view: &View<'_>, service: &Value, pods: &[Value], family: &str, old: Vec<Value>) -> Vec<Step> {
     let mut groups: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
     for pod in pods {
+        let Some(address) = address_in(pod, family) else { continue };
         let ports = ports(service, pod);
         if ports.is_empty() && !list(service, "/spec/ports").is_empty() {
             continue;
@@ -183,7 +222,7 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
         let ready =
             counts_as_ready(service, pod) && !terminating || flag(service, "/spec/publishNotReadyAddresses");
         let mut endpoint = json!({
-            "addresses": [text(pod, "/status/podIP")],
+            "addresses": [address],
             "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
             "nodeName": text(pod, "/spec/nodeName"),
             "targetRef": target(pod),
@@ -214,7 +253,7 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
     for (ports, endpoints) in groups {
         let present = left.next();
         let mut new = present.clone().unwrap_or_else(|| {
-            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
                 "metadata": {"generateName": format!("{}-", service.name()), "namespace": service.namespace(),
                     "ownerReferences": [controlled_by(service)]}})
         });
@@ -267,5 +306,77 @@ mod tests {
         assert_eq!(endpoints["subsets"][0]["ports"][0]["port"], 8080);
         assert_eq!(list(slice, "/endpoints").len(), 2);
         assert_eq!(slice["endpoints"][1]["conditions"]["ready"], false);
+    }
+    #[test]
+    fn a_service_of_two_families_has_slices_of_each() {
+        let service = |families: &[&str]| {
+            json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": "web", "namespace": "d", "uid": "s", "labels": {"team": "a"}},
+                "spec": {"selector": {"app": "web"}, "ipFamilies": families, "ports": [{"port": 80, "protocol": "TCP"}]}})
+        };
+        let pod = |name: &str, addresses: &[&str]| {
+            let all: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": "d", "uid": name, "labels": {"app": "web"}},
+                "spec": {"nodeName": "n", "containers": [{}]},
+                "status": {"phase": "Running", "podIP": addresses[0], "podIPs": all,
+                    "conditions": [{"type": "Ready", "status": "True"}]}})
+        };
+        // The second one was there before the cluster became dual-stack.
+        let pods = [pod("a", &["10.0.0.1", "fd00::1"]), pod("b", &["10.0.0.2"])];
+        let slice = |name: &str, family: &str| {
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+                "metadata": {"name": name, "namespace": "d", "uid": name, "generateName": "web-",
+                    "labels": {"endpointslice.kubernetes.io/managed-by": SLICES, "kubernetes.io/service-name": "web"},
+                    "ownerReferences": [controlled_by(&service(&[]))]}})
+        };
+        let told = |families: &[&str], present: &[Value]| -> Vec<String> {
+            let objects = pods.iter().chain(present).cloned().collect();
+            let steps = with_view(objects, |view| decide(view, &service(families)));
+            let tell = |step: Step| match step {
+                Step::Create { object, .. } | Step::Update { object, .. }
+                    if object["kind"] == "Endpoints" =>
+                {
+                    let all =
+                        list(&object, "/subsets/0/addresses").iter().map(|one| text(one, "/ip").to_owned());
+                    format!("endpoints {}", all.collect::<Vec<_>>().join(" "))
+                }
+                Step::Create { object, .. } | Step::Update { object, .. } => {
+                    assert_eq!(object["metadata"]["labels"]["kubernetes.io/service-name"], "web");
+                    assert_eq!(object["metadata"]["labels"]["team"], "a");
+                    assert_eq!(object["metadata"]["generateName"], "web-");
+                    let all = list(&object, "/endpoints").iter().flat_map(|one| list(one, "/addresses"));
+                    let all: Vec<&str> = all.filter_map(Value::as_str).collect();
+                    format!("{} {} {}", object.name(), text(&object, "/addressType"), all.join(" "))
+                }
+                Step::Delete { name, .. } => format!("delete {name}"),
+                other => format!("{other:?}"),
+            };
+            steps.into_iter().map(tell).collect()
+        };
+        let (four, six) = (" IPv4 10.0.0.1 10.0.0.2", " IPv6 fd00::1");
+        assert_eq!(told(&["IPv4"], &[]), ["endpoints 10.0.0.1 10.0.0.2", four]);
+        assert_eq!(told(&["IPv4", "IPv6"], &[]), ["endpoints 10.0.0.1 10.0.0.2", four, six]);
+        assert_eq!(told(&["IPv6", "IPv4"], &[]), ["endpoints fd00::1", six, four]);
+        // Each family keeps to its own slices, whatever they are called, and what is over goes.
+        let present = [slice("web-1", "IPv6"), slice("web-2", "IPv4"), slice("web-3", "IPv4")];
+        assert_eq!(
+            told(&["IPv4", "IPv6"], &present),
+            [
+                "endpoints 10.0.0.1 10.0.0.2",
+                "web-2 IPv4 10.0.0.1 10.0.0.2",
+                "delete web-3",
+                "web-1 IPv6 fd00::1"
+            ]
+        );
+        assert_eq!(
+            told(&["IPv4"], &present),
+            ["endpoints 10.0.0.1 10.0.0.2", "web-2 IPv4 10.0.0.1 10.0.0.2", "delete web-3", "delete web-1"]
+        );
+        // Without pods of a family there is one slice without endpoints.
+        let pods_of_one = [pod("b", &["10.0.0.2"])];
+        let steps = with_view(pods_of_one.to_vec(), |view| slices(view, &service(&["IPv6"]), &pods_of_one));
+        let [Step::Create { object, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        assert_eq!((&object["addressType"], &object["endpoints"]), (&json!("IPv6"), &Value::Null));
     }
 }

@@ -50,10 +50,10 @@ const WELL: [(&str, &str, &str, &str); 5] = [
 ];
 
 /// Decides about a node and, if it is lost, about the pods on it.
-pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value]) -> Vec<Step> {
+pub(crate) fn decide(view: &View<'_>, node: &Value, addresses: &[String], pods: &[Value]) -> Vec<Step> {
     let lost = view.troubles.nodes.contains(node.name());
     let mut steps = Vec::new();
-    let status = status(node, lost, address, view.now);
+    let status = status(node, lost, addresses, view.now);
     if status != node["status"] {
         steps.push(Step::Status {
             kind: Kind::Node,
@@ -87,7 +87,7 @@ pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value
     steps
 }
 
-fn status(node: &Value, lost: bool, address: &str, now: Timestamp) -> Value {
+fn status(node: &Value, lost: bool, addresses: &[String], now: Timestamp) -> Value {
     let mut status = node["status"].clone();
     // Other components also write conditions of the node, such as problem detectors.
     let mut conditions = list(node, "/status/conditions").to_vec();
@@ -109,7 +109,8 @@ fn status(node: &Value, lost: bool, address: &str, now: Timestamp) -> Value {
         }
     }
     status["conditions"] = conditions.into();
-    status["addresses"] = json!([{"type": "InternalIP", "address": address}]);
+    status["addresses"] =
+        addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
     status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": 0}});
     status["phase"] = json!("Running");
     let version = concat!("karmada-sim-", env!("CARGO_PKG_VERSION"));
@@ -225,13 +226,13 @@ mod tests {
     fn a_new_node_becomes_ready_and_loses_its_taint() {
         let mut node = object(&NodeOptions::new("n"));
         node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
-        let steps = with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[]));
+        let steps = with_view(vec![], |view| decide(view, &node, &["10.0.0.1".to_owned()], &[]));
         assert_eq!(steps.len(), 2);
         let Step::Status { status, .. } = &steps[0] else { panic!("{steps:?}") };
         node["status"] = status.clone();
         let Step::Update { object, .. } = &steps[1] else { panic!("{steps:?}") };
         node["spec"] = object["spec"].clone();
-        assert_eq!(with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[])), []);
+        assert_eq!(with_view(vec![], |view| decide(view, &node, &["10.0.0.1".to_owned()], &[])), []);
     }
 
     #[test]
@@ -239,12 +240,12 @@ mod tests {
         let mut node = object(&NodeOptions::new("n"));
         let other = json!({"type": "NamesResolve", "status": "False"});
         node["status"]["conditions"] = json!([other]);
-        let steps = with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[]));
+        let steps = with_view(vec![], |view| decide(view, &node, &["10.0.0.1".to_owned()], &[]));
         let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
         assert_eq!(status["conditions"][0], other);
         assert_eq!(status["conditions"].as_array().map(Vec::len), Some(1 + WELL.len()));
         node["status"] = status.clone();
-        assert_eq!(with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[])), []);
+        assert_eq!(with_view(vec![], |view| decide(view, &node, &["10.0.0.1".to_owned()], &[])), []);
     }
 
     #[test]
@@ -261,7 +262,7 @@ mod tests {
         let decided = |seconds: i64| {
             with_view(vec![], |view| {
                 let view = View { troubles: &troubles, ..*view };
-                decide(&view, &node, "10.0.0.1", &[pod(seconds)])
+                decide(&view, &node, &["10.0.0.1".to_owned()], &[pod(seconds)])
             })
         };
         assert!(decided(60).iter().any(|step| matches!(step, Step::Delete { .. })));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::addresses::listed;
 use crate::hash;
 use crate::kinds::Kind;
 use crate::objects::{Object, is_finished, is_ready, list, phase, stamp, text};
@@ -44,13 +45,13 @@ fn is_crashed(pod: &Value) -> bool {
     list(pod, "/status/containerStatuses").iter().any(|status| status.pointer("/state/waiting").is_some())
 }
 
-/// Decides about a pod that has been in its stage for some time. `address` is for a pod without one.
+/// Decides about a pod that has been in its stage for a while. The addresses are for a pod that has none yet.
 pub(crate) fn decide(
     view: &View<'_>,
     pod: &Value,
     stage: Stage,
     since: Duration,
-    address: &str,
+    addresses: &[String],
 ) -> Vec<Step> {
     let node = text(pod, "/spec/nodeName");
     // There is no kubelet left to do anything.
@@ -64,13 +65,10 @@ pub(crate) fn decide(
         }
         return vec![delete];
     }
-    let host = view
-        .get(Kind::Node, "", node)
-        .and_then(|node| {
-            list(&node, "/status/addresses").first().map(|first| text(first, "/address").to_owned())
-        })
-        .unwrap_or_default();
-    let places = Places { host: &host, address };
+    let node = view.get(Kind::Node, "", node).unwrap_or_default();
+    let hosts: Vec<String> =
+        list(&node, "/status/addresses").iter().map(|one| text(one, "/address").to_owned()).collect();
+    let places = Places { hosts: &hosts, addresses };
     match stage {
         Stage::Waiting | Stage::Over => Vec::new(),
         Stage::Starting => {
@@ -109,9 +107,10 @@ pub(crate) fn decide(
     }
 }
 
+/// Addresses of the node and for the pod, the primary one first.
 struct Places<'a> {
-    host: &'a str,
-    address: &'a str,
+    hosts: &'a [String],
+    addresses: &'a [String],
 }
 
 /// The common part of the status of all started pods.
@@ -122,14 +121,17 @@ fn base(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
     }
     let host_network = pod.pointer("/spec/hostNetwork") == Some(&json!(true));
     if text(&status, "/podIP").is_empty() {
-        let address = if host_network { places.host } else { places.address };
-        status["podIP"] = json!(address);
-        status["podIPs"] = json!([{"ip": address}]);
+        let addresses = if host_network { places.hosts } else { places.addresses };
+        status["podIP"] = json!(first(addresses));
+        status["podIPs"] = listed(addresses);
     }
     if text(&status, "/startTime").is_empty() {
         status["startTime"] = json!(stamp(now));
     }
-    status["hostIP"] = json!(places.host);
+    status["hostIP"] = json!(first(places.hosts));
+    if places.hosts.len() > 1 {
+        status["hostIPs"] = listed(places.hosts);
+    }
     let inits: Vec<Value> = list(pod, "/spec/initContainers")
         .iter()
         .map(|container| {
@@ -142,6 +144,10 @@ fn base(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
         status["initContainerStatuses"] = inits.into();
     }
     status
+}
+
+fn first(addresses: &[String]) -> &str {
+    addresses.first().map_or("", String::as_str)
 }
 
 fn conditions(pod: &Value, ready: bool, now: Timestamp) -> Vec<Value> {
@@ -248,10 +254,12 @@ mod tests {
 
     fn status_after(pod: &Value, stage: Stage, since: Duration) -> Option<Value> {
         with_view(vec![], |view| {
-            decide(view, pod, stage, since, "10.0.0.1").into_iter().find_map(|step| match step {
-                Step::Status { status, .. } => Some(json!({"status": status})),
-                _ => None,
-            })
+            decide(view, pod, stage, since, &["10.0.0.1".to_owned()]).into_iter().find_map(
+                |step| match step {
+                    Step::Status { status, .. } => Some(json!({"status": status})),
+                    _ => None,
+                },
+            )
         })
     }
 
@@ -262,6 +270,27 @@ mod tests {
         let status = status_after(&pod, Stage::Starting, Duration::from_secs(5)).expect("a status");
         assert!(is_ready(&status));
         assert_eq!(status["status"]["podIP"], "10.0.0.1");
+    }
+
+    #[test]
+    fn a_pod_has_the_families_of_its_member() {
+        let node = json!({"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [
+            {"type": "InternalIP", "address": "172.16.0.1"}, {"type": "InternalIP", "address": "fd00:172:16::1"}]}});
+        let own = ["10.0.0.1".to_owned(), "fd00::1".to_owned()];
+        let mut pod = pod("Pending");
+        for (host_network, addresses) in
+            [(false, ["10.0.0.1", "fd00::1"]), (true, ["172.16.0.1", "fd00:172:16::1"])]
+        {
+            pod["spec"]["hostNetwork"] = host_network.into();
+            let steps = with_view(vec![node.clone()], |view| {
+                decide(view, &pod, Stage::Starting, Duration::from_secs(5), &own)
+            });
+            let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+            assert_eq!(status["podIP"], addresses[0]);
+            assert_eq!(status["podIPs"], json!([{"ip": addresses[0]}, {"ip": addresses[1]}]));
+            assert_eq!(status["hostIP"], "172.16.0.1");
+            assert_eq!(status["hostIPs"], json!([{"ip": "172.16.0.1"}, {"ip": "fd00:172:16::1"}]));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Simulated clusters as their users see them, and held against real ones.
 
 mod behaviour;
+mod families;
 mod like_real;
 mod metrics;
 mod normal;
