@@ -457,6 +457,15 @@ fn what_changes_a_service_may_go_through() {
                 "spec.clusterIPs[0]: Invalid value: [\"10.0.0.9\",\"fd00::1\"]: may not change once set",
             ]),
         },
+        // The singular alone stands for the whole list.
+        Change {
+            before: REQUIRE,
+            families: both,
+            change: "clusterIP: 10.0.0.9",
+            outcome: Err(&[
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary cluster IP",
+            ]),
+        },
         Change {
             before: REQUIRE,
             families: both,

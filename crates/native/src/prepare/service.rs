@@ -154,12 +154,7 @@ pub(super) fn normalise(root: &mut Object, old: Option<&Value>) {
             spec.remove("clusterIPs");
         }
     } else if address != before && list_unchanged {
-        let mut list: Vec<Value> = old.at("clusterIPs").items().map(Node::value).collect();
-        match list.first_mut() {
-            Some(first) => *first = address.into(),
-            None => list.push(address.into()),
-        }
-        spec.insert("clusterIPs".to_owned(), list.into());
+        spec.insert("clusterIPs".to_owned(), json!([address]));
     }
 }
 
