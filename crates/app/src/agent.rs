@@ -232,7 +232,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             .await
             .context("no kubeconfig of the cluster is given and none is found; use --kubeconfig")?,
     };
-    let member = Client::try_from(member_config.clone()).context("cannot make a client for the cluster")?;
+    let member = cli::client(member_config.clone()).context("cannot make a client for the cluster")?;
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();

@@ -130,7 +130,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             .await
             .context("no kubeconfig is given and none is found; use --kubeconfig")?,
     };
-    let host = Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let host = cli::client(config).context("cannot make a client from the kubeconfig")?;
     host.apiserver_version().await.context("the API server does not answer")?;
     let trust = Trust::read(&host).await?;
 

@@ -290,7 +290,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             .await
             .context("no kubeconfig is given and none is found; use --kubeconfig")?,
     };
-    let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let client = cli::client(config).context("cannot make a client from the kubeconfig")?;
     let cluster_api = arguments.chosen.cluster_api().await?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
     crate::migrate::marker::check(&client).await?;

@@ -155,8 +155,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     check_address(&member)?;
     let detector = Detector {
-        plane: Writer::new(Client::try_from(plane).context("cannot make a client for the control plane")?),
-        nodes: Api::all(Client::try_from(member.clone()).context("cannot make a client for the member")?),
+        plane: Writer::new(cli::client(plane).context("cannot make a client for the control plane")?),
+        nodes: Api::all(cli::client(member.clone()).context("cannot make a client for the member")?),
         cluster: arguments.cluster_name,
         node: arguments
             .host_name
@@ -164,7 +164,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         service: arguments.service_name,
         patience: arguments.patience,
     };
-    let client = Client::try_from(member).context("cannot make a client for the member")?;
+    let client = cli::client(member).context("cannot make a client for the member")?;
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();

@@ -87,7 +87,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(master) = arguments.master {
         config.cluster_url = master;
     }
-    let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let client = cli::client(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the member does not answer")?;
     let mut signals = Signals::listen()?;
     let supervisor = Supervisor::default();

@@ -317,7 +317,7 @@ fn pulled(source: &Snapshot) -> Vec<String> {
 async fn client(kubeconfig: &std::path::Path, context: Option<&str>) -> anyhow::Result<(Client, String)> {
     let config = cli::config(Some(kubeconfig), context).await?;
     let url = config.cluster_url.to_string();
-    let client = Client::try_from(config)
-        .with_context(|| format!("cannot make a client from {}", kubeconfig.display()))?;
+    let client =
+        cli::client(config).with_context(|| format!("cannot make a client from {}", kubeconfig.display()))?;
     Ok((client, url))
 }

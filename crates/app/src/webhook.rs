@@ -143,7 +143,7 @@ async fn client(arguments: &Arguments) -> anyhow::Result<kube::Client> {
         Some(path) => cli::config(Some(path), None).await?,
         None => kube::Config::infer().await.context("no kubeconfig is given and none is found")?,
     };
-    kube::Client::try_from(config).context("cannot make a client from the kubeconfig")
+    cli::client(config).context("cannot make a client from the kubeconfig")
 }
 
 /// Reads `host:port`, `:port`, or `0` for nothing.

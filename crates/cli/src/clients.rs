@@ -39,7 +39,7 @@ impl ControlArguments {
         if !self.karmada_as_group.is_empty() {
             config.auth_info.impersonate_groups = Some(self.karmada_as_group.clone());
         }
-        Client::try_from(config).context("cannot make a client for the control plane")
+        crate::retries::client(config).context("cannot make a client for the control plane")
     }
 }
 

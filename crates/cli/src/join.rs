@@ -82,7 +82,8 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
     let member_config =
         clients::config(arguments.cluster_kubeconfig.as_deref(), arguments.cluster_context.as_deref())
             .await?;
-    let member = Client::try_from(member_config.clone()).context("cannot make a client for the cluster")?;
+    let member =
+        crate::retries::client(member_config.clone()).context("cannot make a client for the cluster")?;
 
     let id = registration::id_of(&member, name).await.map_err(|error| {
         let error = anyhow::Error::from(error);

@@ -46,6 +46,7 @@ mod program;
 mod promote;
 mod register;
 pub mod registration;
+mod retries;
 mod rollout;
 mod scale;
 mod search;
@@ -67,6 +68,7 @@ pub use completion::script;
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
 pub use program::{alone, command, is_command, normalize, refuse, renamed};
+pub use retries::client;
 pub use unjoin::{UnjoinArguments, unjoin};
 
 /// A command of the CLI.

@@ -202,7 +202,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let discovery = arguments.discovery()?;
-    let member = Client::try_from(config).context("cannot make a client for the cluster")?;
+    let member = crate::retries::client(config).context("cannot make a client for the cluster")?;
     output::line("[preflight] Running pre-flight checks");
     preflight(&arguments, &member, &name, discovery.url()).await?;
     output::line("[preflight] All pre-flight checks were passed");
@@ -569,7 +569,7 @@ impl Discovered {
     fn with_token(&self) -> anyhow::Result<Client> {
         let mut config = self.config()?;
         config.auth_info.token = Some(self.token.clone().into());
-        Client::try_from(config).context("cannot make a client for the control plane")
+        crate::retries::client(config).context("cannot make a client for the control plane")
     }
 
     /// Returns a client that authenticates with a certificate.
@@ -577,7 +577,7 @@ impl Discovered {
         let mut config = self.config()?;
         config.auth_info.client_certificate_data = Some(STANDARD.encode(&pair.certificate));
         config.auth_info.client_key_data = Some(STANDARD.encode(&pair.key).into());
-        Client::try_from(config).context("cannot make a client for the control plane")
+        crate::retries::client(config).context("cannot make a client for the control plane")
     }
 
     fn config(&self) -> anyhow::Result<Config> {

@@ -113,7 +113,8 @@ impl Server {
         // Watches and logs may stay open for any time.
         config.read_timeout = None;
         let address = config.cluster_url.to_string();
-        let client = Client::try_from(config).with_context(|| format!("cannot make a client for {name}"))?;
+        let client =
+            crate::retries::client(config).with_context(|| format!("cannot make a client for {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             client,

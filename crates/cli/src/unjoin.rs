@@ -69,7 +69,7 @@ pub async fn unjoin(arguments: UnjoinArguments) -> anyhow::Result<()> {
         Some(kubeconfig) => {
             let context = arguments.cluster_context.as_deref().unwrap_or(name);
             let config = clients::config(Some(kubeconfig), Some(context)).await?;
-            Some(Client::try_from(config).context("cannot make a client for the cluster")?)
+            Some(crate::retries::client(config).context("cannot make a client for the cluster")?)
         }
         None => None,
     };

@@ -84,12 +84,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         bail!("--wait must be a positive duration, e.g. 1m0s");
     }
     let config = clients::config(Some(file), arguments.cluster_context.as_deref()).await?;
-    let member = Client::try_from(config).context("cannot make a client for the cluster")?;
+    let member = crate::retries::client(config).context("cannot make a client for the cluster")?;
     let control = match &arguments.karmada_config {
         Some(file) => clients::config(Some(file), arguments.karmada_context.as_deref()).await?,
         None => config_of_agent(&member, &arguments).await?,
     };
-    let control = Client::try_from(control).context("cannot make a client for the control plane")?;
+    let control = crate::retries::client(control).context("cannot make a client for the control plane")?;
     let clusters = Api::<Cluster>::all(control.clone());
     let Some(cluster) = clusters.get_opt(name).await.context("cannot read the cluster")? else {
         bail!(unknown(name, &arguments.namespace));

@@ -111,7 +111,9 @@ async fn text_of(file: &Path) -> anyhow::Result<String> {
 async fn current(text: &str, context: Option<&str>) -> anyhow::Result<Current> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("it is malformed")?;
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    // The queues of the agent decide about retries, not the client.
+    config.default_retry = false;
     let client = member::lasting_client(&config)?;
     Ok(Current { text: text.into(), config, client })
 }

@@ -58,7 +58,7 @@ struct Question {
 
 impl Question {
     fn size(&self) -> usize {
-        let Wish { verb, group, version, resource, subresource, namespace, name } = &self.wish;
+        let Access { verb, group, version, resource, subresource, namespace, name } = &self.access;
         let texts = [&self.user, verb, group, version, resource, subresource, namespace, name];
         texts.into_iter().chain(&self.groups).map(String::len).fold(0, usize::saturating_add)
     }
@@ -227,7 +227,7 @@ mod tests {
         let rights = Rights::default();
         let jane = User { name: "jane".to_owned(), ..User::default() };
         for length in [10, 253, 100_000] {
-            let asked = Wish { name: "x".repeat(length), namespace: "y".repeat(length), ..wish() };
+            let asked = Access { name: "x".repeat(length), namespace: "y".repeat(length), ..access() };
             rights.keep(question(&"m1".into(), &jane, asked), true);
         }
         let sizes: Vec<usize> = rights.known.lock().keys().map(Question::size).collect();

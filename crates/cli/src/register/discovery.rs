@@ -105,7 +105,7 @@ impl Discovery {
     async fn ask(&self) -> anyhow::Result<Vec<u8>> {
         let mut open = Config::new(self.url.parse().context("the address is malformed")?);
         open.accept_invalid_certs = true;
-        let open = Client::try_from(open).context("cannot make a client for the control plane")?;
+        let open = crate::retries::client(open).context("cannot make a client for the control plane")?;
         let first = self.patiently(&open).await?;
         let authority = authority_of(&first)?;
         if self.hashes.is_empty() {
@@ -115,7 +115,7 @@ impl Discovery {
         // Requested again, now that the authority is known: the first answer may have come from anyone in between.
         let mut closed = Config::new(self.url.parse().context("the address is malformed")?);
         closed.root_cert = Some(certificates(&authority)?);
-        let closed = Client::try_from(closed).context("cannot make a client for the control plane")?;
+        let closed = crate::retries::client(closed).context("cannot make a client for the control plane")?;
         let second = match self.look(&closed).await {
             Ok(second) => second,
             Err(Wait::Unreachable(error)) => return Err(explain_trust(&error, &self.url)),
