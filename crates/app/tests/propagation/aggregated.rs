@@ -186,6 +186,7 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
         until(&services, name, "it is available", |found| condition(found, "Available") == Some("True"))
             .await;
     }
+    clusters_are_served(&plane).await;
     let own = at("controllers.kubeconfig");
     in_the_name_of(CONTROLLERS, &kubeconfig, Path::new(&own));
     let controllers = Process::start(KARMADA, &["controllers", "--kubeconfig", &own], "controllers run");
@@ -442,6 +443,7 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
     for name in ["v1alpha1.cluster.karmada.io", "v1alpha1.search.karmada.io"] {
         until(&registrations, name, "it is available", available).await;
     }
+    clusters_are_served(&plane).await;
     let place = members.places()[0].kubeconfig.display().to_string();
     run(KARMADA, &["join", "m1", "--kubeconfig", &config, "--cluster-kubeconfig", &place]);
     until_ready(&plane, "m1").await;
@@ -497,4 +499,14 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
     definitions.api(plane.clone(), "").get(policies).await.expect("definitions stay");
     drop(running);
     fleet.down().await.expect("the API server ends");
+}
+
+/// kube-apiserver says that an APIService is available a moment before it sends requests there.
+async fn clusters_are_served(plane: &Client) {
+    let clusters =
+        Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters").api(plane.clone(), "");
+    eventually("clusters can be listed", async || {
+        clusters.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
 }
