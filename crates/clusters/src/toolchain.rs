@@ -227,7 +227,7 @@ impl Build<'_> {
     fn compile_suite(&self, staging: &Path) -> Result<(), Error> {
         let Some((name, package)) = self.recipe.suite else { return Ok(()) };
         let mut command = go(self.folder);
-        command.args(["test", "-c", "-mod=mod", "-o"]).arg(staging.join(name)).arg(package);
+        command.args(["test", "-c", "-vet=off", "-mod=mod", "-o"]).arg(staging.join(name)).arg(package);
         self.run(command, "go test -c")
     }
 
