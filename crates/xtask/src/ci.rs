@@ -108,7 +108,7 @@ fn steps() -> Vec<Step> {
                 if !context.packages.is_empty() && !context.packages.iter().any(|package| package == "fuzz") {
                     return Ok(());
                 }
-                context.run(crate::fuzz::command().args(["--seconds", "3"]))
+                context.run(crate::fuzz::command(&context.workspace)?.args(["--seconds", "3"]))
             },
         ),
         step("doc", "the documentation builds without a warning", |context| {
