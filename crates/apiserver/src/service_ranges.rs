@@ -1,7 +1,7 @@
 //! Where the addresses of Services come from: a range of one family of addresses, or one of each.
 //!
 //! In: what `--service-cluster-ip-range` says, as kube-apiserver takes it. Out: the families in their order and the addresses of each.
-//! Who has which is not known here; see `allocator`.
+//! The module `allocator` knows which addresses are taken.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

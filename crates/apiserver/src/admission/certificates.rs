@@ -1,4 +1,4 @@
-//! Who may approve and sign certificate requests, and which subject is never allowed.
+//! Decides whether a user may approve or sign a certificate request, and refuses the one subject that is never allowed.
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;

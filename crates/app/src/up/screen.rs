@@ -94,7 +94,7 @@ impl Screen {
 
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that has gone away is no reason to stop the clusters.
+    // The clusters go on when nobody reads the output any more.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 

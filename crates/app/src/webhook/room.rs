@@ -1,8 +1,8 @@
-//! How much memory reviews may take together: anybody who reaches the server may send some.
+//! Limits the memory that all reviews take together, since anybody who reaches the server may send some.
 //!
-//! What is read is counted as it comes; when there is no room for more of it, whoever sends it is sent away, so that nobody holds room
-//! and waits for more. What a review becomes as a tree is weighed before the tree is made, and waits for its turn. Callers that are known
-//! have rooms of their own: strangers do not take theirs.
+//! Bytes are counted while they are read. If there is no room for more, the sender gets 429: a sender that waited would hold the room that
+//! it has already. Before a review becomes a tree, the size of that tree is estimated, and the review waits until it fits. Callers that are
+//! known have rooms of their own, so that strangers cannot take them.
 
 use std::sync::Arc;
 
