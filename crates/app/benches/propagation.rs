@@ -3,7 +3,9 @@
 //!
 //! `cargo xtask bench propagation`. `KARMADA_BENCH_TEMPLATES` sets how many templates are written at once (1,000 by
 //! default), `KARMADA_BENCH_SINGLES` how many one at a time (100),
-//! `KARMADA_BENCH_BEFORE` another build of ours to measure beside this one. CPU and memory are those of the control plane alone.
+//! `KARMADA_BENCH_BEFORE` another build of ours to measure beside this one, `KARMADA_BENCH_ROUNDS` how often. CPU and
+//! memory are those of the control plane alone; the CPU time of the members shows whether the machine was as fast for
+//! one build as for the other.
 
 mod support;
 
@@ -23,6 +25,9 @@ use support::{Build, Column, Ours, cpu_seconds, megabytes, per_thousand, print, 
 const MEMBERS: usize = 3;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How much of a processor our program may use when it has nothing to do, and everything together.
+const CALM: f64 = 0.05;
+const ALL_CALM: f64 = 0.3;
 
 fn main() -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -32,12 +37,8 @@ fn main() -> Result<()> {
 async fn run() -> Result<()> {
     let templates = support::number("KARMADA_BENCH_TEMPLATES", 1_000)?;
     let singles = support::number("KARMADA_BENCH_SINGLES", 100)?;
-    let mut columns = Vec::new();
-    for build in support::builds() {
-        eprintln!("{} …", build.name);
-        columns.push(measure(&build, templates, singles).await?);
-    }
-    print(&columns);
+    let measured = |build: Build| async move { measure(&build, templates, singles).await };
+    print(&support::rounds(measured).await?);
     Ok(())
 }
 
@@ -65,6 +66,8 @@ async fn measure(build: &Build, templates: usize, singles: usize) -> Result<Colu
         clients.push(support::client(cluster.direct_kubeconfig()).await?);
     }
     prepare(&plane).await?;
+    // Members that have just started have much to do of their own.
+    support::quiet(&descendants(&[]), ALL_CALM).await?;
 
     for kind in [Kind::config_map(), Kind::deployment()] {
         eprintln!("{} …", kind.resource.kind);
@@ -263,6 +266,34 @@ impl Bench {
         self.everywhere(0, 0).await
     }
 
+    /// Measures work that ends when all members are as they should be, and what comes after it, such as reports.
+    async fn work(
+        &self,
+        done: &str,
+        count: usize,
+        pids: &[u32],
+        rows: &mut Vec<(String, String)>,
+        work: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let members = descendants(pids);
+        support::quiet(pids, CALM).await?;
+        let before = cpu_seconds(&members);
+        let (wall, cpu) = timed(pids, work).await?;
+        let (_, after) = timed(pids, support::quiet(pids, CALM)).await?;
+        let members = cpu_seconds(&members) - before;
+        rows.push((self.row(&format!("{done} everywhere per second")), rate(count, wall)));
+        rows.push((self.row(&format!("CPU s per 1,000 {done}")), per_thousand(cpu, count)));
+        rows.push((
+            self.row(&format!("CPU s per 1,000 {done}, with reports")),
+            per_thousand(cpu + after, count),
+        ));
+        rows.push((
+            self.row(&format!("the members' own CPU s per 1,000 {done}")),
+            per_thousand(members, count),
+        ));
+        Ok(())
+    }
+
     async fn many(&self, count: usize, pids: &[u32], rows: &mut Vec<(String, String)>) -> Result<()> {
         let names: Vec<String> = (0..count).map(|index| format!("many-{index:05}")).collect();
         let members = descendants(pids);
@@ -287,7 +318,7 @@ impl Bench {
             rows.push((self.row("CPU s per 1,000 with whole status"), per_thousand(cpu + more_cpu, count)));
         }
         rows.push((self.row("memory after creating (MB)"), megabytes(pids)));
-        let (wall, cpu) = timed(pids, async {
+        self.work("updated", count, pids, rows, async {
             each(&names, |name| async move {
                 let changed = (self.kind.object)(name, 1);
                 self.plane.patch(name, &PatchParams::default(), &Patch::Merge(&changed)).await?;
@@ -297,15 +328,11 @@ impl Bench {
             self.everywhere(1, count).await
         })
         .await?;
-        rows.push((self.row("updated everywhere per second"), rate(count, wall)));
-        rows.push((self.row("CPU s per 1,000 updated"), per_thousand(cpu, count)));
-        let (wall, cpu) = timed(pids, async {
+        self.work("deleted", count, pids, rows, async {
             each(&names, |name| self.delete(name)).await?;
             self.everywhere(1, 0).await
         })
         .await?;
-        rows.push((self.row("deleted everywhere per second"), rate(count, wall)));
-        rows.push((self.row("CPU s per 1,000 deleted"), per_thousand(cpu, count)));
         rows.push((self.row("memory after all (MB)"), megabytes(pids)));
         Ok(())
     }

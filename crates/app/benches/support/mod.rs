@@ -154,6 +154,69 @@ pub(crate) struct Column {
     pub(crate) rows: Vec<(String, String)>,
 }
 
+/// Measures each build as often as `KARMADA_BENCH_ROUNDS` says (once unless set), and returns the means. Every second
+/// round measures them in reverse, so that a machine that gets faster or slower meanwhile favours none of them.
+pub(crate) async fn rounds<F>(measure: impl Fn(Build) -> F) -> Result<Vec<Column>>
+where
+    F: Future<Output = Result<Column>>,
+{
+    let rounds = number("KARMADA_BENCH_ROUNDS", 1)?.max(1);
+    let count = builds().len();
+    let mut measured: Vec<Vec<Column>> = (0..count).map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
+        let mut order: Vec<(usize, Build)> = builds().into_iter().enumerate().collect();
+        if round % 2 == 0 {
+            order.reverse();
+        }
+        for (index, build) in order {
+            eprintln!("{}, round {round} of {rounds} …", build.name);
+            measured[index].push(measure(build).await?);
+        }
+    }
+    Ok(measured.into_iter().map(|columns| mean(&columns)).collect())
+}
+
+/// Returns the means of columns with the same rows, number by number: a row may have several.
+fn mean(columns: &[Column]) -> Column {
+    let row = |(index, (row, first)): (usize, &(String, String))| {
+        let values = |column: &Column| -> Vec<f64> {
+            column.rows[index].1.split(" / ").filter_map(|number| number.parse().ok()).collect()
+        };
+        let decimals = first
+            .split(" / ")
+            .next()
+            .and_then(|number| number.split_once('.'))
+            .map_or(0, |(_, rest)| rest.len());
+        let measured: Vec<Vec<f64>> = columns.iter().map(values).collect();
+        let means: Vec<String> = (0..first.split(" / ").count())
+            .map(|place| {
+                let numbers: Vec<f64> =
+                    measured.iter().filter_map(|numbers| numbers.get(place).copied()).collect();
+                format!("{:.decimals$}", numbers.iter().sum::<f64>() / numbers.len() as f64)
+            })
+            .collect();
+        (row.clone(), means.join(" / "))
+    };
+    let first = &columns[0];
+    Column { name: first.name, rows: first.rows.iter().enumerate().map(row).collect() }
+}
+
+/// Waits until the processes together use no more of a processor than this share.
+pub(crate) async fn quiet(pids: &[u32], share: f64) -> Result<()> {
+    let mut before = cpu_seconds(pids);
+    let mut calm = 0;
+    for _ in 0..300 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = cpu_seconds(pids);
+        calm = if now - before <= share { calm + 1 } else { 0 };
+        if calm == 3 {
+            return Ok(());
+        }
+        before = now;
+    }
+    bail!("the programs were still busy after five minutes")
+}
+
 /// Prints columns side by side, as Markdown.
 pub(crate) fn print(columns: &[Column]) {
     let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
