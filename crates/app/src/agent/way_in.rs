@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use api::cluster::Cluster;
 use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
 use clap::Args;
 use futures::future::BoxFuture;
@@ -86,6 +87,7 @@ impl Between {
         let token = match self.token().await? {
             Some(token) => token,
             None => {
+                self.is_known().await?;
                 // The reporting of the account's token usually creates it; here it is not reported.
                 let own = Reported { credentials: false, impersonator: true };
                 prepare_member(&self.agent.member, &self.agent.name, &self.namespace, own).await?;
@@ -96,6 +98,16 @@ impl Between {
         config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
         let name = format!("system:serviceaccount:{}:{account}", self.namespace);
         Ok(Reached::new(&config, Some(name))?)
+    }
+
+    /// Fails if the cluster was taken out of the control plane. What its agent used in the member is cleaned away after that, and an agent
+    /// that still runs must not bring it back.
+    async fn is_known(&self) -> anyhow::Result<()> {
+        let clusters = Api::<Cluster>::all(self.agent.plane.clone());
+        let known = clusters.get_opt(&self.agent.name).await;
+        let known = known.context("cannot ask whether the control plane knows the cluster")?;
+        ensure!(known.is_some(), "the control plane does not know the cluster any more");
+        Ok(())
     }
 
     async fn token(&self) -> anyhow::Result<Option<String>> {

@@ -7,14 +7,28 @@ use testkit::process::Speaks;
 use testkit::{DEADLINE, Process, run};
 
 /// One link between the machine and the network.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Link {
     /// What the machine calls it, and its address there.
-    pub(crate) name: &'static str,
-    pub(crate) outside: &'static str,
+    name: String,
+    outside: String,
     /// The network's end, and its address there.
-    pub(crate) inner: &'static str,
-    pub(crate) inside: &'static str,
+    inner: &'static str,
+    pub(crate) inside: String,
+}
+
+impl Link {
+    /// Returns a link that no other test has: each has numbers of its own, and may run in several processes at once.
+    pub(crate) fn new(number: u32, inner: &'static str) -> Self {
+        const IN_A_PROCESS: u32 = 16;
+        const PROCESSES: u32 = 1024;
+        assert!(number < IN_A_PROCESS, "a process has {IN_A_PROCESS} links");
+        let process = std::process::id() % PROCESSES;
+        // Four addresses for each link.
+        let first = (process * IN_A_PROCESS + number) * 4;
+        let address = |offset: u32| format!("10.199.{}.{}", first / 256, first % 256 + offset);
+        Self { name: format!("karmada-{process}-{number}"), outside: address(1), inner, inside: address(2) }
+    }
 }
 
 /// A network; it and its links are gone with its only process.
@@ -44,7 +58,7 @@ impl Network {
             ip(&[
                 "link",
                 "add",
-                link.name,
+                &link.name,
                 "type",
                 "veth",
                 "peer",
@@ -53,8 +67,8 @@ impl Network {
                 "netns",
                 &network.id(),
             ]);
-            ip(&["address", "add", &format!("{}/30", link.outside), "dev", link.name]);
-            ip(&["link", "set", link.name, "up"]);
+            ip(&["address", "add", &format!("{}/30", link.outside), "dev", &link.name]);
+            ip(&["link", "set", &link.name, "up"]);
             network.inside(&["address", "add", &format!("{}/30", link.inside), "dev", link.inner]);
             network.mend(link);
         }

@@ -23,7 +23,7 @@ use crate::network::{Link, Network};
 use crate::plane::KARMADA;
 use crate::pull::{AGENT, HASTY, Newcomer, Plane, account, asked_by_agent, keeps_laws};
 
-/// The links have names of their own for each form: both may run at once.
+/// The links have numbers of their own for each form: both may run at once.
 struct Form {
     agents: Link,
     ours: Link,
@@ -39,10 +39,9 @@ const MAPS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_cut_costs_no_list_and_deletes_nothing_that_is_wanted() {
-    let link = |name, outside, inner, inside| Link { name, outside, inner, inside };
     partition(&Form {
-        agents: link("karmada-cut-s", "10.199.8.1", "agents", "10.199.8.2"),
-        ours: link("karmada-own-s", "10.199.8.5", "ours", "10.199.8.6"),
+        agents: Link::new(0, "agents"),
+        ours: Link::new(1, "ours"),
         cut: Duration::from_secs(6),
         pause: Duration::from_millis(100),
         remembers: true,
@@ -53,11 +52,10 @@ async fn a_short_cut_costs_no_list_and_deletes_nothing_that_is_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes eleven minutes"]
 async fn ten_minutes_cut_off_under_churn_delete_nothing_that_is_wanted() {
-    let link = |name, outside, inner, inside| Link { name, outside, inner, inside };
     let seconds = std::env::var("KARMADA_TEST_CUT").ok().and_then(|text| text.parse().ok());
     partition(&Form {
-        agents: link("karmada-cut-l", "10.199.9.1", "agents", "10.199.9.2"),
-        ours: link("karmada-own-l", "10.199.9.5", "ours", "10.199.9.6"),
+        agents: Link::new(2, "agents"),
+        ours: Link::new(3, "ours"),
         cut: Duration::from_secs(seconds.unwrap_or(600)),
         pause: Duration::from_millis(500),
         // Older history than five minutes is compacted.
@@ -120,7 +118,7 @@ async fn partition(form: &Form) {
     let place = &members.places()[0];
     let (policy, log) = (folder.path().join("policy.json"), folder.path().join("audit.log"));
     std::fs::write(&policy, audit_policy_with_reads(&json!({"users": [AGENT]}))).expect("a policy");
-    let network = Network::new(&[form.agents, form.ours]);
+    let network = Network::new(&[form.agents.clone(), form.ours.clone()]);
     let data = folder.path().join("data");
     let (policy, written, kept) = (policy.to_string_lossy(), log.to_string_lossy(), data.to_string_lossy());
     let (told, named) = (

@@ -416,6 +416,35 @@ async fn an_agent_that_was_cut_off_catches_up_and_deletes_nothing_that_is_wanted
     keeps_laws(site, "m1", place).await;
 }
 
+/// What an agent used in its member is cleaned away while it runs: its Deployment goes last, and its Pod takes a while to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_outlives_its_cluster_brings_nothing_back() {
+    const ACCOUNTS: &str = "accounts";
+    install_tls();
+    let members = Members::simulated(Access::Exclusive, 1).await.expect("a member");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::audited_at(KARMADA, &folder.path().join("data"), AUDIT_POLICY, &[]);
+    let way = Way::to(server.address().expect("an address")).await;
+    let member = &members.places()[0].kubeconfig;
+    let newcomer = Newcomer::new(&server, "m1", member, folder.path());
+    let newcomer = Newcomer { address: way.address.to_string(), ..newcomer };
+    let mut agent = newcomer.register_with(&token(&server), &["--cluster-namespace", ACCOUNTS]);
+    let plane = Plane::new(&server).await;
+    plane.until_ready("m1", "True", "a registered cluster is ready").await;
+    let namespaces = Kind::cluster("", "v1", "Namespace", "namespaces").api(client(member).await, "");
+    assert!(namespaces.get_opt(ACCOUNTS).await.expect("an answer").is_some(), "it has an account");
+
+    let (there, here) = (server.kubeconfig(), member.to_string_lossy());
+    let unregister = ["unregister", "m1", "--cluster-kubeconfig", &here, "--wait=3m"];
+    let control = ["--karmada-config", &there.to_string_lossy(), "--cluster-namespace", ACCOUNTS];
+    text(&[&unregister[..], &control[..]].concat());
+    // It connects anew, if only now.
+    way.cut();
+    way.heal();
+    agent.line("whether the control plane knows the cluster");
+    until_gone(&namespaces, ACCOUNTS, "its account stays away").await;
+}
+
 /// The name of the agent of m1 in the control plane.
 pub(crate) const AGENT: &str = "system:karmada:agent:m1";
 

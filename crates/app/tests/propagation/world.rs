@@ -217,7 +217,7 @@ impl World {
                 (self.control.kubeconfig.to_string_lossy(), member.place.kubeconfig.to_string_lossy());
             let unregister = ["unregister", &member.name, "--karmada-config", &control];
             let accounts = format!("accounts-{}", self.tag);
-            let there = ["--cluster-kubeconfig", &kubeconfig, "--cluster-namespace", &accounts];
+            let there = ["--cluster-kubeconfig", &kubeconfig, "--cluster-namespace", &accounts, "--wait=3m"];
             run(KARMADA, &[&unregister[..], &there[..]].concat());
             agents.running.lock()[index] = None;
             let file = agents.folder.path().join(format!("{}.kubeconfig", member.name));
@@ -231,7 +231,7 @@ impl World {
         let file = kube::config::Kubeconfig::read_from(&member.place.kubeconfig).expect("a kubeconfig");
         let context = file.current_context.expect("a current context");
         let unjoin = ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
-        let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
+        let further = ["--cluster-context", &context, "--cluster-namespace", &accounts, "--wait=180"];
         run(KARMADA, &[&unjoin[..], &further[..]].concat());
     }
 }

@@ -24,8 +24,6 @@ use super::{MACHINE, kubectl, reach_into};
 use crate::network::{Link, Network};
 use crate::plane::KARMADA;
 
-const INSIDE: &str = "10.199.7.2";
-const LINK: Link = Link { name: "karmada-tunnel", outside: "10.199.7.1", inner: "eth0", inside: INSIDE };
 const NAME: &str = "remote";
 const NAMESPACE: &str = "pull";
 const PODS: usize = 1000;
@@ -68,12 +66,12 @@ async fn what_kubectl_does_with_pods_works_where_there_is_no_route() {
     let fleet = Fleet::start(FleetOptions::pods(1)).await.unwrap_or_else(|error| panic!("{}", error.chain()));
     let member: PathBuf = fleet.clusters().next().expect("a member").kubeconfig().to_path_buf();
     let folder = tempfile::tempdir().expect("a folder for the test");
-    let network = Network::new(&[LINK]);
+    let link = Link::new(4, "eth0");
+    let address = format!("{}:5443", link.inside);
+    let network = Network::new(&[link]);
     let data = folder.path().join("data");
-    let mut server = network.start(
-        KARMADA,
-        &["server", "--bind", &format!("{INSIDE}:5443"), "--data-dir", &data.display().to_string()],
-    );
+    let mut server =
+        network.start(KARMADA, &["server", "--bind", &address, "--data-dir", &data.display().to_string()]);
     server.says("ready");
     let kubeconfig = data.join("karmada.kubeconfig");
 
@@ -83,7 +81,7 @@ async fn what_kubectl_does_with_pods_works_where_there_is_no_route() {
     let own = folder.path().join("agent.kubeconfig").display().to_string();
     let mut registering = Command::new(KARMADA);
     registering
-        .args(["register", &format!("{INSIDE}:5443"), "--token", &token, "--cluster-name", NAME, "--run"])
+        .args(["register", &address, "--token", &token, "--cluster-name", NAME, "--run"])
         .args(["--discovery-token-unsafe-skip-ca-verification", "--agent-kubeconfig", &own])
         .args(["--kubeconfig", &member.display().to_string()]);
     let mut running = Process::spawn(registering, Speaks::Stderr);
