@@ -7,6 +7,7 @@
 use api::cluster::{ClusterSpec, LocalSecretReference};
 use api::search::{OpenSearchConfig, ResourceRegistrySpec};
 use api::work::ResourceBindingSpec;
+use apimachinery::names;
 use serde_json::Value;
 
 use crate::request::{Denial, Operation, Request, spec};
@@ -84,6 +85,13 @@ pub(crate) fn of_binding(request: &Request<'_>, object: &Value) -> Result<Vec<Re
     let reading = named(&new);
     if old.is_some_and(|old| named(&old) == reading) {
         return Ok(Vec::new());
+    }
+    // No object is called so. What reads it would write the name into a path as it is, and with it read another object.
+    for (field, value) in [("namespace", &reading.namespace), ("name", &reading.name)] {
+        if !names::is_path_segment(value) {
+            let why = format!("spec.resource.{field} is {value:?}, which no object is called");
+            return Err(Denial::forbidden(why));
+        }
     }
     if !request.namespace.is_empty()
         && !reading.namespace.is_empty()
@@ -200,5 +208,21 @@ mod tests {
         );
         assert_eq!(check(of_binding, "", None, &binding("bank", 1)), ["spec.resource Secret bank/s"]);
         assert_eq!(check(of_binding, "shop", None, &binding("", 1)), ["spec.resource Secret /s"]);
+    }
+
+    #[test]
+    fn finding_25_the_object_of_a_binding_is_not_named_by_a_path() {
+        let binding = |namespace: &str, name: &str| {
+            json!({"spec": {"resource":
+                {"apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": name}}})
+        };
+        for name in ["bank/secrets/token", "bank%2fsecrets%2ftoken", "bank?watch=true", "bank#", ".."] {
+            for (namespace, name, field) in [("", name, "name"), (name, "s", "namespace")] {
+                let refused = check(of_binding, "", None, &binding(namespace, name));
+                let start = format!("spec.resource.{field} is ");
+                assert!(refused.len() == 1 && refused[0].starts_with(&start), "{name}: {refused:?}");
+            }
+        }
+        assert_eq!(check(of_binding, "", None, &binding("", "bank")), ["spec.resource Namespace /bank"]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::names;
+
 /// A kind in one version of an API group; the core group is the empty string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
@@ -23,6 +25,15 @@ impl Gvk {
             Some((group, version)) => Self::new(group, version, kind),
             None => Self::new("", api_version, kind),
         }
+    }
+
+    /// Returns whether group and version are names that a server could serve.
+    ///
+    /// A client that looks for a kind writes both into a path as they are. Users write them into objects, so that one called
+    /// `v1/secrets?watch=true` would have the control plane read something else, with its own rights and without end.
+    pub fn is_plain(&self) -> bool {
+        let plain = |text: &str| names::dns1123_subdomain(text).is_empty();
+        (self.group.is_empty() || plain(&self.group)) && plain(&self.version)
     }
 
     /// Returns `v1` for the core group, `group/version` otherwise.
@@ -57,6 +68,22 @@ impl fmt::Display for GroupResource {
             out.write_str(&self.resource)
         } else {
             write!(out, "{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_server_serves_is_not_plain() {
+        for served in ["v1", "apps/v1", "work.karmada.io/v1alpha2"] {
+            assert!(Gvk::from_api_version(served, "K").is_plain(), "{served}");
+        }
+        let malformed = ["", "/", "apps/", "/v1/secrets", "../v1", "v1%2fpods"];
+        for odd in malformed.into_iter().chain(["apps/v1/deployments?watch=true", "apps/v1?a=b"]) {
+            assert!(!Gvk::from_api_version(odd, "K").is_plain(), "{odd}");
         }
     }
 }

@@ -174,6 +174,11 @@ pub fn path_segment(value: &str) -> Vec<String> {
     path_segment_prefix(value)
 }
 
+/// Returns whether a value stays one segment of a path, also where a client writes it there as it is: clients do not escape names.
+pub fn is_path_segment(value: &str) -> bool {
+    path_segment(value).is_empty() && !value.contains(['?', '#', '\\'])
+}
+
 /// What may be the start of a path segment: `generateName` of those kinds.
 pub fn path_segment_prefix(value: &str) -> Vec<String> {
     ["/", "%"]
@@ -475,6 +480,12 @@ mod tests {
         assert_eq!(path_segment("."), ["may not be '.'"]);
         assert_eq!(path_segment("a/b%"), ["may not contain '/'", "may not contain '%'"]);
         accepts(path_segment_prefix, &["..", "."]);
+        for plain in ["", "a", "system:controller", "a.b-c"] {
+            assert!(is_path_segment(plain), "{plain:?}");
+        }
+        for odd in ["a/b", "a%2fb", "a?b", "a#b", "a\\b", ".", ".."] {
+            assert!(!is_path_segment(odd), "{odd:?}");
+        }
     }
 
     #[test]

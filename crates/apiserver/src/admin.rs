@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -10,6 +11,8 @@ use crate::server::Server;
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "admin.sock";
+/// The pause after the system refused a connection.
+const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -33,12 +36,17 @@ pub(crate) fn listen(server: &Arc<Server>, dir: &Path) -> Result<impl Future<Out
     Ok(async move {
         loop {
             tokio::select! {
-                accepted = listener.accept() => {
-                    if let Ok((stream, _)) = accepted {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
                         let server = server.clone();
                         tokio::spawn(async move { answer(&server, stream).await });
                     }
-                }
+                    // Usually the process has run out of file descriptors. Tried at once, it would take a whole processor.
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection of the owner");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
                 () = server.stop.cancelled() => break,
             }
         }

@@ -53,6 +53,12 @@ impl Peer {
     fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
+
+    /// Returns whether users at the other end have a share of places and memory. Only components of this process have none; those
+    /// that come through another server have theirs, whoever opened the connection.
+    fn is_limited(&self) -> bool {
+        !matches!(self, Self::Local(_))
+    }
 }
 
 /// Answers one request.
@@ -82,9 +88,9 @@ where
             Recipient { alone: parts.version < http::Version::HTTP_2, ..Recipient::default() };
         let answered = async {
             let (user, reach) = admitted?;
-            let account = peer.is_remote().then(|| server.limits.account(&user)).flatten();
+            let account = peer.is_limited().then(|| server.limits.account(&user)).flatten();
+            recipient.account = account.clone();
             if let Peer::Remote { guest, .. } = &peer {
-                recipient.account = account.clone();
                 recipient.guest = Some(guest.clone());
             }
             if let Some(account) = &account {
@@ -285,7 +291,7 @@ async fn place(
     info: &RequestInfo,
     elsewhere: bool,
 ) -> Result<Option<Permit>, Status> {
-    if peer.is_remote() { server.limits.enter(user, info, elsewhere).await } else { Ok(None) }
+    if peer.is_limited() { server.limits.enter(user, info, elsewhere).await } else { Ok(None) }
 }
 
 /// Reads the body of a request, within the client's memory budget.

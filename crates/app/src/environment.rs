@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::{Act, Denial, Hook, Reading, Request, Settings, Wants};
+use apimachinery::gvk::Gvk;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::Scope;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedMutexGuard, SetOnce};
@@ -169,9 +171,10 @@ impl Environment {
         }
         for reading in hook.rights(request, object)? {
             let client = self.client.wait().await;
-            let resource = resource_of(client, &reading).await?;
-            if !may_get(client, writer, &resource, &reading).await? {
-                let scope = match reading.namespace.as_str() {
+            let (resource, scope) = resource_of(client, &reading).await?;
+            let namespace = place(&resource, &scope, &reading);
+            if !may_get(client, writer, &resource, namespace, &reading.name).await? {
+                let scope = match namespace {
                     "" => "at the cluster scope".to_owned(),
                     namespace => format!("in the namespace {namespace:?}"),
                 };
@@ -186,15 +189,29 @@ impl Environment {
     }
 }
 
-/// Returns the resource of an object that is named by its kind.
-async fn resource_of(client: &Client, reading: &Reading) -> Result<ApiResource, Denial> {
-    let (group, version) = reading.api_version.split_once('/').unwrap_or(("", &reading.api_version));
-    let gvk = GroupVersionKind::gvk(group, version, &reading.kind);
+/// Returns the resource of an object that is named by its kind, and its scope.
+async fn resource_of(client: &Client, reading: &Reading) -> Result<(ApiResource, Scope), Denial> {
+    let kind = Gvk::from_api_version(&reading.api_version, &reading.kind);
+    // The client writes group and version into a path as they are, and asks with the rights of the control plane.
+    if !kind.is_plain() {
+        return Err(unknown_kind(reading));
+    }
+    let gvk = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
     match kube::discovery::pinned_kind(client, &gvk).await {
-        Ok((resource, _)) => Ok(resource),
+        Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
         Err(kube::Error::Discovery(_)) => Err(unknown_kind(reading)),
         Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown_kind(reading)),
         Err(error) => Err(Denial::internal(format!("Internal error occurred: {}", words(&error)))),
+    }
+}
+
+/// Returns the namespace in which the writer needs the right. A cluster-scoped object is in none, whatever namespace is written
+/// beside its name; only a Namespace is in itself.
+fn place<'a>(resource: &ApiResource, scope: &Scope, reading: &'a Reading) -> &'a str {
+    match scope {
+        Scope::Namespaced => &reading.namespace,
+        Scope::Cluster if resource.group.is_empty() && resource.plural == "namespaces" => &reading.name,
+        Scope::Cluster => "",
     }
 }
 
@@ -209,7 +226,8 @@ async fn may_get(
     client: &Client,
     writer: &Writer,
     resource: &ApiResource,
-    reading: &Reading,
+    namespace: &str,
+    name: &str,
 ) -> Result<bool, Denial> {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let review = SubjectAccessReview {
@@ -223,8 +241,8 @@ async fn may_get(
                 group: text(&resource.group),
                 version: text(&resource.version),
                 resource: text(&resource.plural),
-                namespace: text(&reading.namespace),
-                name: text(&reading.name),
+                namespace: text(namespace),
+                name: text(name),
                 ..ResourceAttributes::default()
             }),
             ..SubjectAccessReviewSpec::default()

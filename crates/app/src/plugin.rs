@@ -373,6 +373,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn finding_25_what_a_binding_names_is_neither_a_path_nor_in_a_namespace_of_its_choice() {
+        let (handle, admin, editor) = server_with_editor().await;
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "reader", "namespace": "default"},
+            "rules": [{"apiGroups": ["", "rbac.authorization.k8s.io"], "verbs": ["get"],
+                "resources": ["namespaces", "clusterroles", "configmaps"]}],
+        });
+        create(&admin, "roles", "default", role).await.expect("a role");
+        let granted = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "reader", "namespace": "default"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "editor"}],
+        });
+        create(&admin, "rolebindings", "default", granted).await.expect("a binding");
+        let try_it = async |version: &str, kind: &str, name: &str| {
+            let resource = json!({"apiVersion": version, "kind": kind, "namespace": "default", "name": name});
+            create(&editor, "resourcebindings", "default", binding("ResourceBinding", resource)).await
+        };
+        let rbac = "rbac.authorization.k8s.io/v1";
+        for (version, kind, name, why) in [
+            ("v1", "Namespace", "kube-system/secrets/token", "which no object is called"),
+            ("/v1/secrets", "ConfigMap", "a", "which is not served here"),
+            ("apps/v1/deployments?watch=true", "ConfigMap", "a", "which is not served here"),
+            // They are in no namespace, so that a right in one does not help.
+            (rbac, "ClusterRole", "cluster-admin", "at the cluster scope"),
+            ("v1", "Namespace", "kube-system", "in the namespace \"kube-system\""),
+        ] {
+            let refused = try_it(version, kind, name).await.expect_err("refused");
+            assert!(refused.starts_with("403 ") && refused.contains(why), "{version} {name}: {refused}");
+        }
+        try_it("v1", "ConfigMap", "a").await.expect("he may read that one");
+        handle.stop().await;
+    }
+
+    #[tokio::test]
     async fn a_kind_whose_controller_has_to_be_asked_for_is_stored_with_a_warning() {
         let handle = server().await;
         let client = local::client(&handle.server, apiserver::auth::User::system("system:admin"));

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use apimachinery::gvk::Gvk;
 use kube::Client;
 use kube::core::GroupVersionKind;
 use kube::core::discovery::{ApiResource, Scope};
@@ -80,14 +81,19 @@ impl Kinds {
 }
 
 async fn look(control: &Client, member: &Member, api_version: &str, kind: &str) -> Result<Kind> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let gvk = GroupVersionKind::gvk(group, version, kind);
+    let unknown = || Error::UnknownKind { kind: kind.to_owned(), version: api_version.to_owned() };
+    let named = Gvk::from_api_version(api_version, kind);
+    // The client writes it into a path as it is.
+    if !named.is_plain() {
+        return Err(unknown());
+    }
+    let gvk = GroupVersionKind::gvk(&named.group, &named.version, &named.kind);
     match find(control, &gvk).await {
         Ok(Some(found)) => Ok(found),
         Ok(None) => find(member.client(), &gvk)
             .await
             .map_err(|error| Error::of(member.name(), error))?
-            .ok_or_else(|| Error::UnknownKind { kind: kind.to_owned(), version: api_version.to_owned() }),
+            .ok_or_else(unknown),
         Err(error) => Err(Error::of("control plane", error)),
     }
 }

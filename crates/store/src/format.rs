@@ -197,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn finding_12_a_restored_store_is_a_thousand_million_revisions_ahead_whatever_the_clock_says() {
+        // The milliseconds since the epoch are more than that, but a machine may have lost its clock.
+        let backup = Meta { revision: 20, reserved: 10_000, ..Meta::new() };
+        let restored = backup.after_restore(0);
+        assert!(restored.revision >= 10_000 + 1_000_000_000, "{}", restored.revision);
+        assert_eq!((restored.compacted, restored.reserved), (restored.revision, restored.revision));
+    }
+
+    #[test]
     fn records_survive_the_disk() {
         let mut bytes = vec![0; RECORD_HEADER + 3];
         encode_record(&mut bytes, 5, 9, NonZeroU64::new(77), b"abc");

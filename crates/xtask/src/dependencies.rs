@@ -352,6 +352,18 @@ mod tests {
     }
 
     #[test]
+    fn finding_24_a_second_crypto_stack_and_rsa_do_not_come_in() {
+        let unwanted = ["openssl", "openssl-sys", "native-tls", "aws-lc-rs", "rsa"];
+        let packages = unwanted.map(|name| package(name, "1.0.0", "MIT")).to_vec();
+        let complaints = strangers(&Graph { packages });
+        for name in unwanted {
+            let banned = format!("{name} 1.0.0 is banned");
+            let named = complaints.iter().any(|complaint| complaint.starts_with(&banned));
+            assert!(named, "{name}: {complaints:?}");
+        }
+    }
+
+    #[test]
     fn two_incompatible_versions_need_a_reason_and_a_reason_needs_them() {
         let packages = vec![
             package("a", "0.22.1", "MIT"),

@@ -51,7 +51,7 @@ fn charged(account: Option<&Arc<Account>>, bytes: Bytes) -> Bytes {
 pub(crate) struct Recipient {
     /// `None` for administrators.
     pub(crate) account: Option<Arc<Account>>,
-    /// `None` for parts of this process.
+    /// `None` for parts of this process, and for callers who come through another server: its connection is not only theirs.
     pub(crate) guest: Option<Arc<Guest>>,
     /// The connection carries one answer at a time, and ends if that is broken off.
     pub(crate) alone: bool,
@@ -82,7 +82,8 @@ impl Sendings {
 
     /// Returns an answer's body whose bytes are charged until they are sent. `lasting` ones may pause for any time.
     pub(crate) fn send(self: &Arc<Self>, body: Body, to: Recipient, lasting: bool) -> Body {
-        if to.guest.is_none() || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
+        let is_own = to.guest.is_none() && to.account.is_none();
+        if is_own || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
             return body;
         }
         // A client may never read it.

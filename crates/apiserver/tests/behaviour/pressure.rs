@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver::auth::User;
 use apiserver::http::listener::Settings;
-use apiserver::{Budgets, Handle, Options};
+use apiserver::{Budgets, Handle, Options, Peer, serve};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -326,6 +327,31 @@ async fn finding_25_an_answer_that_nobody_reads_is_broken_off() {
     }
     let stranger = Api::stranger(&handle.kubeconfig).await;
     assert_eq!(ask(&stranger, "bob", &format!("{MAPS}/map-1")).await, 200);
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn finding_25_an_unread_answer_to_a_caller_behind_another_server_is_broken_off() {
+    let budgets = Budgets { stall: Duration::from_millis(300), ..Budgets::default() };
+    let (handle, api) = start(Options { budgets, ..Options::default() }).await;
+    fill(&api, 10, 100_000).await;
+    // As `karmada aggregated` has a user of the API server in front answered.
+    let user = Arc::new(User { name: "ann".to_owned(), ..User::default() });
+    let mut patience = budgets.stall * 5;
+    loop {
+        let request = hyper::Request::get(format!("/{MAPS}"))
+            .header("accept", "application/yaml")
+            .body(Empty::<Bytes>::new())
+            .expect("a request");
+        let unread = serve(handle.server.clone(), request, Peer::Vouched(user.clone())).await;
+        assert_eq!(unread.status(), 200);
+        tokio::time::sleep(patience).await;
+        if unread.into_body().collect().await.is_err() {
+            break;
+        }
+        assert!(patience < DEADLINE / 2, "nobody takes it back");
+        patience *= 4;
+    }
     handle.stop().await;
 }
 

@@ -197,17 +197,21 @@ pub(crate) async fn binding_by_hand(stage: &Stage) -> Verdict {
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "cluster-admin"});
     let first = stage.plane.door.post("editor", &path, &binding("treasure-secret", secret)).await;
     let second = stage.plane.door.post("editor", &path, &binding("cluster-admin-clusterrole", role)).await;
+    // The editor may read the Namespace, and this name of one is the path of the Secret.
+    let inside = "other/secrets/treasure";
+    let inside = json!({"apiVersion": "v1", "kind": "Namespace", "namespace": "tenant", "name": inside});
+    let third = stage.plane.door.post("editor", &path, &binding("treasure-namespace", inside)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let works = stage.plane.calm.get("root", "apis/work.karmada.io/v1alpha1/works").await.text();
     let secrets = api(&member.client, "", "v1", "Secret", Some("other"));
     let propagated = secrets.get_opt("treasure").await.ok().flatten().is_some();
-    for name in ["treasure-secret", "cluster-admin-clusterrole"] {
+    for name in ["treasure-secret", "cluster-admin-clusterrole", "treasure-namespace"] {
         stage.plane.calm.send("root", "DELETE", &format!("{path}/{name}"), String::new()).await;
     }
     if propagated || works.contains(crate::plane::SECRET) || works.contains("\"cluster-admin\"") {
         return Err("what the editor may not read is on its way to the member".to_owned());
     }
-    Ok(format!("{} and {}; not propagated", first.code, second.code))
+    Ok(format!("{}, {} and {}; not propagated", first.code, second.code, third.code))
 }
 
 /// A policy that selects what is in another namespace.

@@ -63,6 +63,10 @@ impl Scales {
         }
         let of = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
         let unknown = || Error::UnknownKind(kind.to_string());
+        // Users name it, and the client writes it into a path as it is: a list or an endless watch would be read here.
+        if !kind.is_plain() {
+            return Err(unknown());
+        }
         let found = match kube::discovery::pinned_kind(control, &of).await {
             Ok((resource, _)) => resource,
             Err(kube::Error::Discovery(_)) => return Err(unknown()),
@@ -150,6 +154,21 @@ mod tests {
             let error = scales.doubt(&kind, kube::Error::Api(Box::new(status)).into());
             assert_eq!((error.to_string().as_str(), scales.known.read().contains_key(&kind)), ("no", stays));
         }
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_version_that_is_a_path_is_not_asked_for() {
+        let world = crate::world::World::new().await;
+        let scales = Scales::default();
+        world.writes();
+        for version in ["/v1/secrets", "apps/v1?limit=1", "", "apps/v1/deployments?watch=true"] {
+            let kind = Gvk::from_api_version(version, "Deployment");
+            let asked = scales.resource(world.environment.client(), &kind).await;
+            let error = asked.expect_err("there is no such kind");
+            assert!(matches!(error, Error::UnknownKind(_)), "{version}: {error}");
+        }
+        assert_eq!(world.reads(), Vec::<String>::new());
+        world.supervisor.stop().await;
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl<B: StoredBinding> Controller<B> {
     fn is_needed(&self, binding: &B, cluster: &str) -> bool {
         binding.spec().required_by.iter().any(|referrer| {
             let referring = self.plane.mirrors.bindings.get(&referrer.namespace, &referrer.name);
-            let works = referring.map(|referring| self.plane.works.of(referring.permanent_id()));
+            let works = referring.map(|referring| self.plane.works.of(referring.as_ref()));
             works
                 .unwrap_or_default()
                 .iter()
@@ -353,7 +353,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 
     async fn observe(&self, key: &BindingKey) -> Result<Option<View<B>>, Error> {
         let Some(binding) = self.mirror.find(key) else { return Ok(None) };
-        let works = self.plane.works.of(binding.permanent_id());
+        let works = self.plane.works.of(binding.as_ref());
         let place = |cluster: &str| Place {
             cluster: self.plane.mirrors.clusters.get("", cluster),
             needed: binding.spec().placement.is_none() && self.is_needed(&binding, cluster),

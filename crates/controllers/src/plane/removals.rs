@@ -285,7 +285,7 @@ impl Plane {
             if binding.metadata().deletion_timestamp.is_some() {
                 continue;
             }
-            let works = self.works.of(binding.permanent_id());
+            let works = self.works.of(binding.as_ref());
             let present = works.iter().filter(|work| work.metadata.deletion_timestamp.is_none());
             let names = present.filter_map(|work| cluster_of(work));
             let policy = policy_of(binding.metadata()).unwrap_or_else(|| Key::new("", ""));

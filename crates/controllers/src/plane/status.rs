@@ -91,7 +91,7 @@ impl<B: StoredBinding> Controller<B> {
         bindings.push_on({
             let plane = plane.clone();
             move |change| {
-                let has_works = |binding: &B| !plane.works.of(binding.permanent_id()).is_empty();
+                let has_works = |binding: &B| !plane.works.of(binding).is_empty();
                 let (old, new) = (change.old.as_deref(), change.new.as_deref());
                 new.is_some_and(|new| is_outdated(old, new, has_works))
             }
@@ -125,7 +125,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.since.lock().remove(key);
             return Ok(None);
         };
-        let works = self.plane.works.of(binding.permanent_id());
+        let works = self.plane.works.of(binding.as_ref());
         let gathering = self.since.lock().get(key).map(Instant::elapsed);
         let kind = TemplateKey::of_reference(&binding.spec().resource).kind;
         let aggregates = self.plane.interpreter.supports(&kind, Operation::AggregateStatus);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
+use apimachinery::names;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::discovery::{Discovery, Scope, verbs};
@@ -60,6 +61,12 @@ impl TemplateKey {
             namespace: reference.namespace.clone(),
             name: reference.name.clone(),
         }
+    }
+
+    /// Returns whether an object can be called so. Users write references, and the client writes their names into paths as they
+    /// are: with the rights of the controllers, the Namespace `bank/secrets/token` would be a Secret.
+    fn can_exist(&self) -> bool {
+        names::is_path_segment(&self.namespace) && names::is_path_segment(&self.name)
     }
 }
 
@@ -166,6 +173,9 @@ impl Templates {
         {
             return Ok(Some(template));
         }
+        if !key.can_exist() {
+            return Ok(None);
+        }
         let served = self.served(&key.kind)?;
         match api(self.writer.client(), &served, &key.namespace).get(&key.name).await {
             Ok(object) => Ok(Some(Arc::new(tree(object, &served.resource)))),
@@ -192,6 +202,9 @@ impl Templates {
         key: &TemplateKey,
         patch: Value,
     ) -> Result<Option<Value>, Error> {
+        if !key.can_exist() {
+            return Ok(None);
+        }
         let served = self.served(&key.kind)?;
         let api = api(writer.client(), &served, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -213,6 +226,9 @@ impl Templates {
 
     /// Returns a template as the server has it.
     pub(crate) async fn current(&self, key: &TemplateKey) -> Result<Option<Value>, Error> {
+        if !key.can_exist() {
+            return Ok(None);
+        }
         let served = self.served(&key.kind)?;
         let found = api(self.writer.client(), &served, &key.namespace).get_opt(&key.name).await?;
         Ok(found.map(|found| tree(found, &served.resource)))
@@ -221,6 +237,9 @@ impl Templates {
     /// Patches a template's status; it is fine if the template is gone. As every status it shows what was
     /// observed, so it can always be computed again.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
+        if !key.can_exist() {
+            return Ok(());
+        }
         let served = self.served(&key.kind)?;
         let api = api(self.writer.derived().client(), &served, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -663,6 +682,38 @@ mod tests {
         assert_eq!(world.durable_writes(), nowhere, "a status");
         assert_eq!(templates.patch(&gone, label("1")).await.expect("that is fine"), None);
         assert_eq!(templates.derived().patch(&gone, label("1")).await.expect("that is fine"), None);
+        world.supervisor.stop().await;
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_name_that_is_a_path_leads_to_no_other_object() {
+        let world = World::new().await;
+        world.template("web", json!({})).await;
+        let templates = &world.plane.templates;
+        let inside = format!("{}/configmaps/web", world.namespace);
+        let cases = [
+            ("Namespace", String::new(), inside.clone()),
+            ("Secret", format!("{inside}?a="), "b".to_owned()),
+            ("Secret", format!("{inside}#"), "b".to_owned()),
+            ("ConfigMap", world.namespace.clone(), "web?a=b".to_owned()),
+        ];
+        world.writes();
+        for (kind, namespace, name) in cases {
+            let reference = ObjectReference {
+                api_version: "v1".to_owned(),
+                kind: kind.to_owned(),
+                namespace,
+                name,
+                ..ObjectReference::default()
+            };
+            let key = TemplateKey::of_reference(&reference);
+            assert_eq!(templates.fetch(&reference).await.expect("no object"), None, "{key:?}");
+            assert_eq!(templates.current(&key).await.expect("no object"), None, "{key:?}");
+            let label = json!({ "metadata": { "labels": { "a": "b" } } });
+            assert_eq!(templates.patch(&key, label).await.expect("no object"), None, "{key:?}");
+            templates.patch_status(&key, json!({ "status": {} })).await.expect("no object");
+        }
+        assert_eq!(world.writes(), Vec::<String>::new());
         world.supervisor.stop().await;
     }
 

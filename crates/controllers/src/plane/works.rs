@@ -10,11 +10,12 @@ use api::labels::{
     CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID, WORK_PERMANENT_ID, annotations,
 };
 use api::names::cluster_of_execution_space;
-use api::work::Work;
+use api::work::{Binding, Work};
 use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
 use runtime::{Change, Key, Mirror, Queue};
 
+use super::bindings::key;
 use super::quotas::quota_of;
 use super::{BindingKey, Plane};
 use runtime::{Error, Guard, Writer};
@@ -107,8 +108,16 @@ impl Works {
         Self { mirror, by_binding: Mutex::default(), by_quota: Mutex::default() }
     }
 
-    /// Returns the Works of the binding with this permanent id.
-    pub(super) fn of(&self, binding_id: &str) -> Vec<Arc<Work>> {
+    /// Returns the Works of a binding: those with its permanent id, except Works that name another binding. Whoever may write
+    /// bindings chooses their ids, and must not reach the Works of others with them.
+    pub(super) fn of<B: Binding>(&self, binding: &B) -> Vec<Arc<Work>> {
+        let own = key(binding);
+        let mut works = self.with_id(binding.permanent_id());
+        works.retain(|work| binding_of(work).is_none_or(|named| named == own));
+        works
+    }
+
+    fn with_id(&self, binding_id: &str) -> Vec<Arc<Work>> {
         // The lock is released before the mirror is read: the mirror holds its own lock while it notifies
         // subscribers.
         let keys: Vec<Key> = self.by_binding.lock().get(binding_id).into_iter().flatten().cloned().collect();

@@ -210,7 +210,7 @@ async fn a_closed_store_answers_so() {
 }
 
 #[test]
-fn the_page_for_operators_names_the_limits_of_the_code() {
+fn finding_24_the_page_for_operators_names_the_limits_of_the_code() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/store.md");
     let page = std::fs::read_to_string(page).unwrap();
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -88,6 +88,32 @@ async fn each_cluster_gets_one_work_and_a_second_look_writes_nothing() {
 }
 
 #[tokio::test]
+async fn finding_25_a_binding_with_the_id_of_another_one_does_not_reach_its_works() {
+    let test = Test::new().await;
+    let m1 = test.world.cluster("m1", json!({})).await;
+    let victim = test.bound(&[&m1], json!({})).await;
+    assert_eq!(test.once(&victim).await, Outcome::Done);
+    let made = test.works(&m1).await;
+    assert_eq!((made.len(), test.world.plane.works.of(victim.as_ref()).len()), (1, 1));
+    // It asks for no cluster, and is purged from this one.
+    let task = json!({ "fromCluster": m1, "purgeMode": "Directly", "reason": "r", "producer": "p" });
+    let forged = json!({
+        "metadata": { "name": "forged", "finalizers": ["karmada.io/binding-controller"] },
+        "spec": {
+            "placement": {}, "gracefulEvictionTasks": [task], "resource": { "name": "other", "uid": "" },
+        },
+    });
+    let forged = test.world.binding(forged).await;
+    assert_eq!(victim.permanent_id(), forged.permanent_id());
+    assert!(test.world.plane.works.of(forged.as_ref()).is_empty());
+    test.world.writes();
+    assert_eq!(test.once(&forged).await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
+    assert!(test.works(&m1).await.iter().all(|work| work.metadata.deletion_timestamp.is_none()));
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_cluster_that_does_not_exist_is_waited_for_and_holds_up_no_other() {
     let test = Test::new().await;
     let (m1, missing) = (test.world.cluster("m1", json!({})).await, test.world.own("m2"));
