@@ -61,9 +61,9 @@ impl Scales {
         if let Some(known) = self.known.read().get(kind) {
             return Ok(known.clone());
         }
-        let of = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
+        let wanted = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
         let unknown = || Error::UnknownKind(kind.to_string());
-        let found = match kube::discovery::pinned_kind(control, &of).await {
+        let found = match kube::discovery::pinned_kind(control, &wanted).await {
             Ok((resource, _)) => resource,
             Err(kube::Error::Discovery(_)) => return Err(unknown()),
             Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown()),

@@ -70,73 +70,89 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             _ => pushed.push(change.key.clone()),
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.templates.subscribe(move |change| {
-        let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let unchanged =
-            matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
-        let key = Key::new(service.namespace(), service.name());
-        // One may carry the marks of a MultiClusterService that went while nobody looked.
-        let marked = || service.label(RESOURCE_TEMPLATE_CLAIMED_BY) == Some(decide::HOLDER);
-        if service.kind() == "Service"
-            && service.api_version() == "v1"
-            && !unchanged
-            && (marked() || of.mirrors.multi_cluster_services.find(&key).is_some())
-        {
-            pushed.push(key);
+    plane.templates.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            let unchanged =
+                matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
+            let key = Key::new(service.namespace(), service.name());
+            // One may carry the marks of a MultiClusterService that went while nobody looked.
+            let marked = || service.label(RESOURCE_TEMPLATE_CLAIMED_BY) == Some(decide::HOLDER);
+            if service.kind() == "Service"
+                && service.api_version() == "v1"
+                && !unchanged
+                && (marked() || plane.mirrors.multi_cluster_services.find(&key).is_some())
+            {
+                pushed.push(key);
+            }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        let look = |cluster: &Option<Arc<_>>| {
-            cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
-        };
-        if look(&change.old) == look(&change.new) {
-            return;
-        }
-        for service in super::concerned(&of.mirrors.multi_cluster_services, &change.key.name) {
-            pushed.push(service);
-        }
-    });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.namespaces.subscribe(move |change| {
-        let Some(cluster) = super::cluster_of_changed_space(change) else { return };
-        for service in super::concerned(&of.mirrors.multi_cluster_services, cluster) {
-            pushed.push(service);
-        }
-    });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.works.subscribe(move |change| {
-        let versions = [change.old.as_deref(), change.new.as_deref()];
-        for (service, role) in versions.into_iter().flatten().flat_map(roles) {
-            // An agent may collect a slice at the very moment at which its MultiClusterService goes.
-            let is_late = || {
-                let is_new = change.old.is_none();
-                is_new && of.mirrors.multi_cluster_services.find(&service).is_none()
+    plane.mirrors.clusters.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let look = |cluster: &Option<Arc<_>>| {
+                cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
             };
-            let matters = match role {
-                Role::Request => !change.ours,
-                Role::Collected => is_late(),
-                Role::Export | Role::Dispatched => false,
-            };
-            if matters {
+            if look(&change.old) == look(&change.new) {
+                return;
+            }
+            for service in super::concerned(&plane.mirrors.multi_cluster_services, &change.key.name) {
                 pushed.push(service);
             }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.bindings.subscribe(move |change| {
-        let Some(service) = change.key.name.strip_suffix("-service") else { return };
-        let key = Key::new(change.key.namespace.clone(), service);
-        let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
-            binding.as_deref().map(|binding| {
-                let spec = &binding.spec;
-                (spec.placement.clone(), spec.conflict_resolution.clone(), binding.metadata.labels.clone())
-            })
-        };
-        // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
-        if spec(&change.old) != spec(&change.new) && of.mirrors.multi_cluster_services.find(&key).is_some() {
-            pushed.push(key);
+    plane.mirrors.namespaces.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(cluster) = super::cluster_of_changed_space(change) else { return };
+            for service in super::concerned(&plane.mirrors.multi_cluster_services, cluster) {
+                pushed.push(service);
+            }
+        }
+    });
+    plane.mirrors.works.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let versions = [change.old.as_deref(), change.new.as_deref()];
+            for (service, role) in versions.into_iter().flatten().flat_map(roles) {
+                // An agent may collect a slice at the very moment at which its MultiClusterService goes.
+                let is_late = || {
+                    let is_new = change.old.is_none();
+                    is_new && plane.mirrors.multi_cluster_services.find(&service).is_none()
+                };
+                let matters = match role {
+                    Role::Request => !change.ours,
+                    Role::Collected => is_late(),
+                    Role::Export | Role::Dispatched => false,
+                };
+                if matters {
+                    pushed.push(service);
+                }
+            }
+        }
+    });
+    plane.mirrors.bindings.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(service) = change.key.name.strip_suffix("-service") else { return };
+            let key = Key::new(change.key.namespace.clone(), service);
+            let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
+                binding.as_deref().map(|binding| {
+                    let spec = &binding.spec;
+                    (
+                        spec.placement.clone(),
+                        spec.conflict_resolution.clone(),
+                        binding.metadata.labels.clone(),
+                    )
+                })
+            };
+            // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
+            if spec(&change.old) != spec(&change.new)
+                && plane.mirrors.multi_cluster_services.find(&key).is_some()
+            {
+                pushed.push(key);
+            }
         }
     });
     (Arc::new(Controller { plane: plane.clone() }), queue)
