@@ -6,10 +6,11 @@ use api::conditions::cluster::SERVICE_DOMAIN_NAME_RESOLUTION_READY;
 use api::conditions::multi_cluster_service::SERVICE_APPLIED;
 use api::labels::ENDPOINT_SLICE_NAME;
 use api::names;
+use apimachinery::conditions;
 use serde_json::Value;
 
 use super::gather::{ClusterFacts, Facts};
-use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, condition, text};
+use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, text};
 
 /// Returns the faults that are visible without probes. `named` are the lists of the MultiClusterService, if they are not empty.
 pub(super) fn find(
@@ -91,7 +92,7 @@ impl Findings<'_> {
                     format!("create the Service {} in the namespace {}", facts.name, facts.namespace);
                 self.problem("MultiClusterService", "the control plane has no Service of its name", advice);
             } else if let Some(failed) =
-                condition(multi, SERVICE_APPLIED).filter(|condition| condition["status"] != "True")
+                conditions::find(multi, SERVICE_APPLIED).filter(|condition| condition["status"] != "True")
             {
                 let message =
                     format!("the Service is not brought to its clusters: {}", text(failed, "/message"));
@@ -100,7 +101,10 @@ impl Findings<'_> {
                     message,
                     "mend what the message names; it is tried again",
                 );
-            } else if condition(multi, SERVICE_APPLIED).is_none() && !requested && facts.unread.is_empty() {
+            } else if conditions::find(multi, SERVICE_APPLIED).is_none()
+                && !requested
+                && facts.unread.is_empty()
+            {
                 let advice = "start the control plane with --feature-gates=MultiClusterService=true, and with the controllers \
                               multiclusterservice, endpointsliceCollect and endpointsliceDispatch";
                 self.problem("MultiClusterService", "no controller has looked at it", advice);
@@ -276,7 +280,7 @@ impl Findings<'_> {
                     self.add(Severity::Note, name, format!("cannot read {what}"), advice);
                 }
             }
-            if condition(&cluster.object, SERVICE_DOMAIN_NAME_RESOLUTION_READY)
+            if conditions::find(&cluster.object, SERVICE_DOMAIN_NAME_RESOLUTION_READY)
                 .is_some_and(|condition| condition["status"] == "False")
             {
                 let advice = "look at the name server of the cluster (CoreDNS), its pods and its log";
