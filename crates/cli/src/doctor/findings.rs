@@ -58,13 +58,13 @@ impl Findings<'_> {
     ) {
         const PLANE: &str = "control plane";
         let facts = self.facts;
-        for what in &facts.unread {
+        for what in &facts.unreadable {
             let advice = "ask for the right to read it; without it this report is not complete";
             self.add(Severity::Note, PLANE, format!("cannot read {what}"), advice);
         }
         if report.ways.is_empty() {
             let service = format!("{}/{}", facts.namespace, facts.name);
-            if facts.service.is_none() && facts.unread.is_empty() {
+            if facts.service.is_none() && facts.unreadable.is_empty() {
                 let advice = "see that name and namespace are right: kubectl get services -A";
                 self.problem(PLANE, format!("there is no Service {service}"), advice);
             }
@@ -103,7 +103,7 @@ impl Findings<'_> {
                 );
             } else if conditions::find(multi, SERVICE_APPLIED).is_none()
                 && !requested
-                && facts.unread.is_empty()
+                && facts.unreadable.is_empty()
             {
                 let advice = "start the control plane with --feature-gates=MultiClusterService=true, and with the controllers \
                               multiclusterservice, endpointsliceCollect and endpointsliceDispatch";
@@ -168,7 +168,7 @@ impl Findings<'_> {
             self.add(severity, "ServiceExport", message, advice);
         }
         let Some(import) = &facts.import else {
-            if facts.unread.iter().any(|what| what.starts_with("the ServiceImport")) {
+            if facts.unreadable.iter().any(|what| what.starts_with("the ServiceImport")) {
                 return;
             }
             let advice =
@@ -217,7 +217,8 @@ impl Findings<'_> {
     fn silent(&self, what: &str) -> Vec<&str> {
         let tells = |cluster: &&ClusterFacts| {
             let member = cluster.member.as_ref();
-            member.is_ok_and(|member| !member.unread.iter().any(|unread| unread.starts_with(what)))
+            member
+                .is_ok_and(|member| !member.unreadable.iter().any(|unreadable| unreadable.starts_with(what)))
         };
         let silent = self.facts.clusters.iter().filter(|cluster| !tells(cluster));
         silent.map(|cluster| cluster.name.as_str()).collect()
@@ -275,7 +276,7 @@ impl Findings<'_> {
                 self.problem(name, format!("it cannot be asked: {error}"), advice);
             }
             if let Ok(member) = &cluster.member {
-                for what in &member.unread {
+                for what in &member.unreadable {
                     let advice = "ask for the right to read it; without it this report is not complete";
                     self.add(Severity::Note, name, format!("cannot read {what}"), advice);
                 }
@@ -334,7 +335,7 @@ impl Findings<'_> {
                 let severity = if nowhere { Severity::Problem } else { Severity::Note };
                 self.add(severity, name, "it has no endpoints of the Service", advice);
             }
-            Some(own) if own != row.collected && self.facts.unread.is_empty() => {
+            Some(own) if own != row.collected && self.facts.unreadable.is_empty() => {
                 let message = format!("{} of its {own} endpoints are collected", row.collected);
                 let advice = "this passes within seconds; if it stays, look at the log of the controllers (in pull mode: of the \
                               agent), and that serviceExport and endpointsliceCollect run there";
@@ -374,7 +375,7 @@ impl Findings<'_> {
     /// Slices that we brought to a cluster but that no cluster exports any more.
     fn about_what_was_left_behind(&mut self, report: &Report) {
         // Without access to all clusters and all Works, this is unknown.
-        if self.facts.partial || !self.facts.unread.is_empty() {
+        if self.facts.partial || !self.facts.unreadable.is_empty() {
             return;
         }
         for cluster in &self.facts.clusters {
