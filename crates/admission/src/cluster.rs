@@ -78,7 +78,7 @@ pub fn prepare_update(cluster: &mut Cluster, old: &Cluster, features: &Features)
     }
 }
 
-/// Gives taints that are written without their time the one that they have. Who applies the same file every few minutes has not set
+/// Gives taints that are written without their time the one that they have. Applying the same file every few minutes does not set
 /// them anew: tolerations count from that time, and would never end.
 fn keep_times(taints: &mut [Taint], old: &[Taint]) {
     for taint in taints {

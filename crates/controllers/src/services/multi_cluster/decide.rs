@@ -108,7 +108,7 @@ pub(super) struct Told {
 pub(super) fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let Some(multi) = &view.multi else {
-        // It had a finalizer; who took that off by force has left these behind.
+        // It had a finalizer. Somebody took that off by force, and these were left behind.
         withdraw(view, &BTreeSet::new(), &mut plan);
         release_service(view, None, &mut plan);
         return plan;
