@@ -78,7 +78,7 @@ pub fn prepare_update(cluster: &mut Cluster, old: &Cluster, features: &Features)
     }
 }
 
-/// Gives taints that are written without their time the one that they have. Who applies the same file every few minutes has not set
+/// Gives taints that are written without their time the one that they have. Applying the same file every few minutes does not set
 /// them anew: tolerations count from that time, and would never end.
 fn keep_times(taints: &mut [Taint], old: &[Taint]) {
     for taint in taints {
@@ -449,13 +449,13 @@ mod tests {
     #[test]
     fn a_taint_that_is_written_again_keeps_its_time() {
         let taint = |value: &str, effect: &str| json!({ "key": "a", "value": value, "effect": effect });
-        let of = |taints: Value| cluster(json!({ "syncMode": "Push", "taints": taints }));
+        let tainted = |taints: Value| cluster(json!({ "syncMode": "Push", "taints": taints }));
         let (first, later): (Timestamp, Timestamp) =
             ("2024-01-02T03:04:05Z".parse().unwrap(), "2024-01-02T04:00:00Z".parse().unwrap());
-        let mut old = of(json!([taint("v", "NoExecute")]));
+        let mut old = tainted(json!([taint("v", "NoExecute")]));
         canonicalize(&mut old, first);
         let written = |taints: Value| {
-            let mut new = of(taints);
+            let mut new = tainted(taints);
             prepare_update(&mut new, &old, &Features::default());
             canonicalize(&mut new, later);
             let times = new.spec.taints.iter().map(|taint| taint.time_added.as_ref().map(|time| time.0));

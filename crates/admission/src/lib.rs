@@ -2,8 +2,8 @@
 //!
 //! In: a write, the object, the settings, a source of fresh UUIDs, and for two kinds the objects they are judged
 //! against. Out: the object as it is to be stored, or a [`Denial`] in Karmada's words; for bindings also the quotas to
-//! be [charged](charge). Who calls (the API server as a plug-in, a webhook server) and how a refusal is wrapped is not decided
-//! here.
+//! be [charged](charge). It does not know its caller (the API server with its plug-in, or a webhook server), nor how a refusal
+//! is wrapped.
 //!
 //! [`HOOKS`] is the table of all rules. [`cluster`] and the ResourceRegistry have rules that Karmada compiles into the
 //! API servers of those kinds.

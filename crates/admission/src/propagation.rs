@@ -44,12 +44,12 @@ fn rename_purge_modes(policy: &mut PropagationSpec, warnings: &mut Vec<String>) 
         ("application", failover.application.as_mut().and_then(|behaviour| behaviour.purge_mode.as_mut())),
         ("cluster", failover.cluster.as_mut().and_then(|behaviour| behaviour.purge_mode.as_mut())),
     ];
-    for (of, mode) in modes {
+    for (cause, mode) in modes {
         if let Some(mode) = mode
             && let Some(renamed) = older_purge_mode(mode.as_str())
         {
             warnings.push(format!(
-                "spec.failover.{of}.purgeMode: {mode} is deprecated and stored as {renamed}; use {renamed}"
+                "spec.failover.{cause}.purgeMode: {mode} is deprecated and stored as {renamed}; use {renamed}"
             ));
             *mode = renamed;
         }
@@ -357,8 +357,8 @@ mod tests {
             let mut fresh_id = || panic!("no ID is needed");
             let mut means = means(&mut fresh_id);
             mutate(&request, &mut object, &mut means).unwrap();
-            let modes =
-                ["application", "cluster"].map(|of| object["spec"]["failover"][of]["purgeMode"].clone());
+            let modes = ["application", "cluster"]
+                .map(|cause| object["spec"]["failover"][cause]["purgeMode"].clone());
             (modes, object["spec"]["failover"]["application"]["gracePeriodSeconds"].clone(), means.warnings)
         };
         let (modes, grace, warnings) = older("Graciously", "Immediately");

@@ -56,13 +56,13 @@ pub struct Arguments {
     #[arg(long, value_name = "URI", default_value = "")]
     pub raw: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// The flags of every way to create.
 #[derive(Debug, Clone, Args)]
 #[group(id = "creation")]
-pub struct Common {
+pub struct Creation {
     #[command(flatten)]
     pub place: Namespaced,
     #[command(flatten)]
@@ -152,26 +152,26 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.generator {
         None => files(&arguments).await,
         Some(Generator::Clusterrole(made)) => made.run().await,
-        Some(Generator::Clusterrolebinding(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Configmap(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Cronjob(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Deployment(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Ingress(made)) => made.common.create(made.make()?).await,
+        Some(Generator::Clusterrolebinding(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Configmap(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Cronjob(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Deployment(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Ingress(made)) => made.creation.create(made.make()?).await,
         Some(Generator::Job(made)) => made.run().await,
-        Some(Generator::Namespace(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Poddisruptionbudget(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Priorityclass(made)) => made.common.create(made.make()?).await,
-        Some(Generator::Quota(made)) => made.common.create(made.make()?).await,
+        Some(Generator::Namespace(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Poddisruptionbudget(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Priorityclass(made)) => made.creation.create(made.make()?).await,
+        Some(Generator::Quota(made)) => made.creation.create(made.make()?).await,
         Some(Generator::Role(made)) => made.run().await,
-        Some(Generator::Rolebinding(made)) => made.common.create(made.make()?).await,
+        Some(Generator::Rolebinding(made)) => made.creation.create(made.make()?).await,
         Some(Generator::Secret(made)) => made.run().await,
         Some(Generator::Service(made)) => made.run().await,
-        Some(Generator::Serviceaccount(made)) => made.common.create(made.make()?).await,
+        Some(Generator::Serviceaccount(made)) => made.creation.create(made.make()?).await,
         Some(Generator::Token(made)) => made.run().await,
     }
 }
 
-impl Common {
+impl Creation {
     /// Creates the object from a generator.
     async fn create(&self, made: Made) -> anyhow::Result<()> {
         let plane = self.place.plane().await?;
@@ -232,12 +232,12 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
     if !arguments.words.is_empty() {
         return Err(misused("create", &format!("Unexpected args: [{}]", arguments.words.join(" "))));
     }
-    let common = &arguments.common;
+    let creation = &arguments.creation;
     if !arguments.raw.is_empty() {
         return raw(arguments).await;
     }
-    common.validation.get()?;
-    common.output.format()?;
+    creation.validation.get()?;
+    creation.output.format()?;
     if arguments.files.is_empty() {
         bail!("must specify one of -f and -k");
     }
@@ -256,7 +256,7 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
     });
     if arguments.edit {
         let before: Vec<Value> = objects.iter().map(|(_, object)| object.clone()).collect();
-        let json = common.output.output.as_deref() == Some("json");
+        let json = creation.output.output.as_deref() == Some("json");
         let Some(edited) = crate::edit::before_creating(&before, json, arguments.windows_line_endings)?
         else {
             crate::output::line("Edit cancelled, no changes made.");
@@ -264,7 +264,7 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
         };
         objects = edited.into_iter().map(|object| ("the edited file".to_owned(), object)).collect();
     }
-    let plane = common.place.plane().await?;
+    let plane = creation.place.plane().await?;
     let asked = Query {
         namespace: plane.namespace.clone(),
         namespace_asked: plane.namespace_asked,
@@ -272,7 +272,7 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let mut failures = Vec::new();
     for (source, object) in objects {
-        if let Err(error) = one(common, &plane, &asked, object).await {
+        if let Err(error) = one(creation, &plane, &asked, object).await {
             failures.push(match error.downcast::<Refusal>() {
                 Ok(refusal) => refusal.when("creating", &source),
                 Err(error) => failure::in_source(error, "creating", &source),
@@ -282,13 +282,13 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
     Failures::check(failures)
 }
 
-async fn one(common: &Common, plane: &Plane, asked: &Query, mut object: Value) -> anyhow::Result<()> {
+async fn one(creation: &Creation, plane: &Plane, asked: &Query, mut object: Value) -> anyhow::Result<()> {
     let resource = plane.server.discovery().await?.of(&object)?;
     let namespace = asked.namespace_of(resource, &object)?;
     if resource.namespaced {
         object["metadata"]["namespace"] = namespace.clone().into();
     }
-    common.send(plane, resource, &namespace, object).await
+    creation.send(plane, resource, &namespace, object).await
 }
 
 /// Sends a file unchanged.
@@ -303,7 +303,7 @@ async fn raw(arguments: &Arguments) -> anyhow::Result<()> {
         if file == "-" { std::io::read_to_string(std::io::stdin())? } else { std::fs::read_to_string(file)? };
     let body =
         apimachinery::yaml::read(&text).map_err(|error| anyhow::anyhow!("error parsing {file}: {error}"))?;
-    let plane = arguments.common.place.plane().await?;
+    let plane = arguments.creation.place.plane().await?;
     let answer = plane.server.post(&arguments.raw, &body.value).await?;
     crate::output::line(&answer.to_string());
     Ok(())

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a decision must not use, since it would not be the same the next time.
-const IMPURE: [&str; 9] = [
+/// What a decision must not use, since it would not be the same the next time, or would not be a decision only.
+const IMPURE: [&str; 13] = [
     "Instant::now",
     "SystemTime",
     "Timestamp::now",
@@ -14,6 +14,10 @@ const IMPURE: [&str; 9] = [
     ".await",
     ".lock()",
     "std::env",
+    ".elapsed()",
+    "rand::",
+    "mirrors.",
+    "writer.",
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fleet::cache::{Found, Take};
 use fleet::entry::Shown;
-use fleet::follow::{Error, Event, Events, Follower, Pace, Page, Source};
+use fleet::follow::{Backoff, Error, Event, Events, Follower, Page, Source};
 use fleet::query::{Order, Page as Wanted, Query, run};
 use fleet::{Cache, Fleet, Kind, Place, Start, Versions, Watch};
 use futures::StreamExt;
@@ -157,7 +157,7 @@ async fn main() {
         let place = Place::cluster(&format!("member{cluster:02}"));
         cache.expect(&place);
         let source = Box::new(Imitated { cluster, pods: sizes.pods, updates: Mutex::new(updates) });
-        let follower = Follower { cache: cache.clone(), place, source, pace: Pace::default() };
+        let follower = Follower { cache: cache.clone(), place, source, backoff: Backoff::default() };
         let stop = stop.clone();
         tokio::spawn(async move { follower.run(&stop).await });
         members.push(sender);

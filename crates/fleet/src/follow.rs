@@ -44,14 +44,14 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 /// After this many answers with an older version in a row, they are believed.
 const BACK: u32 = 3;
 
-/// Waits; tests do not.
+/// How long a follower waits after a failure: at first, and at most. Tests wait for a moment only.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Backoff {
     pub first_rest: Duration,
     pub longest_rest: Duration,
 }
 
-impl Default for Pace {
+impl Default for Backoff {
     fn default() -> Self {
         Self { first_rest: FIRST_REST, longest_rest: LONGEST_REST }
     }
@@ -79,7 +79,7 @@ pub struct Follower {
     pub cache: Arc<Cache>,
     pub place: Place,
     pub source: Box<dyn Source>,
-    pub pace: Pace,
+    pub backoff: Backoff,
 }
 
 /// How a watch ends without trouble.
@@ -160,9 +160,9 @@ impl Follower {
 
     fn rest(&self, failures: u32) -> Duration {
         let rest =
-            self.pace.first_rest.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(10)));
+            self.backoff.first_rest.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(10)));
         // A fifth is random, so that not all followers return at the same time.
-        rest.min(self.pace.longest_rest).mul_f64(rand::random_range(1.0..1.2))
+        rest.min(self.backoff.longest_rest).mul_f64(rand::random_range(1.0..1.2))
     }
 
     /// Decides how to continue after a failure. Returns whether the next attempt is a smaller one.

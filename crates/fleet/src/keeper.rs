@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Place, Stale};
-use crate::follow::{Follower, Pace, in_future};
+use crate::follow::{Backoff, Follower, in_future};
 use crate::plan::{Kind, Plan, SELECTORS, plan};
 use crate::source::Collection;
 
@@ -336,7 +336,7 @@ impl Keeper {
             cache: cache.clone(),
             place: place.clone(),
             source: Box::new(Collection { client, path }),
-            pace: Pace::default(),
+            backoff: Backoff::default(),
         });
         let task = format!("fleet/{place}/{}", cache.kind.plural);
         let ended = stop.clone();
@@ -361,7 +361,8 @@ impl Keeper {
                         placement::affinity::cluster_matches(&cluster, &registry.spec.target_cluster)
                     })
                 };
-                let own = troubles.iter().filter(|((of, place), _)| *of == kind && meant(&place.cluster));
+                let own =
+                    troubles.iter().filter(|((other, place), _)| *other == kind && meant(&place.cluster));
                 all.extend(own.map(|((kind, place), why)| {
                     format!("cluster {}: {}: {why}", place.cluster, kind.plural)
                 }));

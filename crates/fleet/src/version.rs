@@ -55,16 +55,16 @@ impl Versions {
     /// of its cluster may have been kept than now.
     pub fn of_object(text: &str, place: &Place, namespace: &str) -> Option<u64> {
         let map = entries(text)?;
-        let of = |place: &Place| map.get(&place.to_string())?.parse::<u64>().ok();
+        let kept = |place: &Place| map.get(&place.to_string())?.parse::<u64>().ok();
         let of_cluster = || {
             let own = map
                 .iter()
                 .filter(|(key, _)| !key.ends_with(POSITION) && Place::parse(key).cluster == place.cluster);
             own.filter_map(|(_, version)| version.parse::<u64>().ok()).max()
         };
-        let found = of(place)
-            .or_else(|| of(&Place::namespace(&place.cluster, namespace)))
-            .or_else(|| of(&Place::cluster(&place.cluster)))
+        let found = kept(place)
+            .or_else(|| kept(&Place::namespace(&place.cluster, namespace)))
+            .or_else(|| kept(&Place::cluster(&place.cluster)))
             .or_else(of_cluster);
         // For a member, 0 would mean any version.
         found.filter(|version| *version != Self::IN_PART)

@@ -268,10 +268,10 @@ mod tests {
         two["contexts"].as_array_mut().expect("a list").push(context);
         assert!(read(&two).is_ok());
         let text = two.to_string();
-        let of = |context| Access::read_context(text.as_bytes(), Some(context));
-        assert!(of("it").is_ok());
-        assert_eq!(of("second"), Err(Refused::Program("exec")));
-        assert_eq!(of("third"), Err(Refused::NoContext));
+        let access = |context| Access::read_context(text.as_bytes(), Some(context));
+        assert!(access("it").is_ok());
+        assert_eq!(access("second"), Err(Refused::Program("exec")));
+        assert_eq!(access("third"), Err(Refused::NoContext));
     }
 
     #[test]

@@ -429,7 +429,7 @@ fn what_changes_a_service_may_go_through() {
                 "spec.ipFamilyPolicy: Invalid value: \"PreferDualStack\": must be 'SingleStack' to release the secondary IP family",
             ]),
         },
-        // Who leaves a field out keeps what was there.
+        // A field that is left out keeps its value.
         Change {
             before: REQUIRE,
             families: both,

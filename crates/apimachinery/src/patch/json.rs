@@ -694,11 +694,11 @@ mod tests {
         let target = json!({"a": ["x".repeat(1_000_000)], "b": {}});
         let often =
             |pair: &[Value; 2]| -> Value { (0..MAX_OPERATIONS / 2).flat_map(|_| pair.clone()).collect() };
-        let aside = [
+        let sideways = [
             json!({"op": "move", "from": "/a", "path": "/c"}),
             json!({"op": "move", "from": "/c", "path": "/a"}),
         ];
-        let moved = patched(target.clone(), often(&aside));
+        let moved = patched(target.clone(), often(&sideways));
         assert_eq!(moved.as_ref(), Ok(&target), "what stays at its level is not looked at");
         let deeper = [
             json!({"op": "move", "from": "/a", "path": "/b/a"}),

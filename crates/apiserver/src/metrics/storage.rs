@@ -112,17 +112,17 @@ mod tests {
         let resource = ("apps".to_owned(), "deployments".to_owned());
         let mut text = String::new();
         etcd(&mut text, &report, &Resources(HashMap::from([("deployments".into(), resource)])));
-        let of = "operation=\"update\",group=\"apps\",resource=\"deployments\"";
+        let labels = "operation=\"update\",group=\"apps\",resource=\"deployments\"";
         for line in [
             "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 42".to_owned(),
             "karmada_etcd_endpoint_up{endpoint=\"http://a:1\"} 1".to_owned(),
             "karmada_etcd_endpoint_up{endpoint=\"http://b:1\"} 0".to_owned(),
-            format!("etcd_request_duration_seconds_bucket{{{of},le=\"0.005\"}} 1"),
-            format!("etcd_request_duration_seconds_bucket{{{of},le=\"60.0\"}} 2"),
-            format!("etcd_request_duration_seconds_bucket{{{of},le=\"+Inf\"}} 3"),
-            format!("etcd_request_duration_seconds_sum{{{of}}} 0.5"),
-            format!("etcd_requests_total{{{of}}} 3"),
-            format!("etcd_request_errors_total{{{of}}} 1"),
+            format!("etcd_request_duration_seconds_bucket{{{labels},le=\"0.005\"}} 1"),
+            format!("etcd_request_duration_seconds_bucket{{{labels},le=\"60.0\"}} 2"),
+            format!("etcd_request_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3"),
+            format!("etcd_request_duration_seconds_sum{{{labels}}} 0.5"),
+            format!("etcd_requests_total{{{labels}}} 3"),
+            format!("etcd_request_errors_total{{{labels}}} 1"),
             "apiserver_storage_events_received_total{group=\"\",resource=\"\"} 1".to_owned(),
         ] {
             assert!(text.lines().any(|told| told == line), "{line}\n{text}");

@@ -183,14 +183,14 @@ mod tests {
     #[test]
     fn one_object_is_that_of_the_only_cluster_that_has_it() {
         let resource = GroupResource::new("", "pods");
-        let of = |clusters: &[&str]| {
+        let asked = |clusters: &[&str]| {
             let each = clusters.iter().map(|cluster| ((*cluster).to_owned(), pod("a"))).collect();
             single(&resource, "a", each)
         };
-        assert_eq!(of(&["m2"]).expect("one")["metadata"]["annotations"][CLUSTER], "m2");
-        let none = of(&[]).expect_err("none");
+        assert_eq!(asked(&["m2"]).expect("one")["metadata"]["annotations"][CLUSTER], "m2");
+        let none = asked(&[]).expect_err("none");
         assert_eq!((none.code, none.message.as_str()), (404, "pods \"a\" not found"));
-        let both = of(&["m1", "m2"]).expect_err("two");
+        let both = asked(&["m1", "m2"]).expect_err("two");
         let message =
             "Operation cannot be fulfilled on pods \"a\": the pod(a) found in more than one clusters";
         assert_eq!((both.code, both.message.as_str()), (409, message));

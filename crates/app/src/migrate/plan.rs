@@ -91,7 +91,7 @@ pub(crate) fn plan(source: &Snapshot, target: &Snapshot, identity: Identity) -> 
     }
     let extra = target.items.keys().filter(|key| !source.items.contains_key(key));
     // If a group of the source could not be read, it is unknown whether the source has the object.
-    plan.extra = extra.filter(|key| !source.unread.contains(&key.group)).cloned().collect();
+    plan.extra = extra.filter(|key| !source.unreadable.contains(&key.group)).cloned().collect();
     plan
 }
 
@@ -326,7 +326,7 @@ mod tests {
             (plan.extra.iter().map(|key| key.name.clone()).collect::<Vec<_>>(), after)
         };
         assert_eq!(extra(&source), (vec!["s".to_owned(), "w".to_owned()], vec![]));
-        source.unread.insert("example.com".to_owned());
+        source.unreadable.insert("example.com".to_owned());
         assert_eq!(extra(&source), (vec!["s".to_owned()], vec!["w".to_owned()]));
     }
 

@@ -38,7 +38,7 @@ impl Report<'_> {
             "onlyInTarget": names(&self.plan.extra),
             "unknown": self.plan.unknown,
             "leftOut": self.source.left_out,
-            "unread": self.source.unread,
+            "unread": self.source.unreadable,
             "pulled": self.pulled,
             "rehearsal": self.rehearsal.map(|rehearsal| json!({
                 "complete": rehearsal.complete,
@@ -71,8 +71,8 @@ impl Report<'_> {
         let left: Vec<String> =
             self.source.left_out.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         writeln!(out, "Left out: {}", if left.is_empty() { "nothing".to_owned() } else { left.join(", ") })?;
-        let unread = self.source.unread.iter().cloned();
-        list(out, "Not read, since the servers that have these groups are away:", unread)?;
+        let unreadable = self.source.unreadable.iter().cloned();
+        list(out, "Not read, since the servers that have these groups are away:", unreadable)?;
         if plan.forgotten_owners > 0 {
             writeln!(out, "References to owners that are left out, removed: {}", plan.forgotten_owners)?;
         }

@@ -113,7 +113,7 @@ pub(crate) struct Snapshot {
     /// All kinds, in all versions; the preferred version of each comes first.
     pub(crate) served: Vec<Arc<Resource>>,
     /// Groups of unavailable servers: their objects are unknown.
-    pub(crate) unread: BTreeSet<String>,
+    pub(crate) unreadable: BTreeSet<String>,
     pub(crate) items: BTreeMap<Key, Item>,
     /// How many objects do not move, by reason.
     pub(crate) left_out: BTreeMap<&'static str, usize>,
@@ -124,7 +124,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads everything, in the versions of `like` if they are served, otherwise in the server's preferred ones.
     pub(crate) async fn take(client: &Client, like: Option<&Self>) -> anyhow::Result<Self> {
-        let (served, unread) = discover(client).await?;
+        let (served, unreadable) = discover(client).await?;
         let served: Vec<Arc<Resource>> = served.into_iter().map(Arc::new).collect();
         let missing: Vec<&str> = KARMADA
             .into_iter()
@@ -137,7 +137,7 @@ impl Snapshot {
                 missing.join(", ")
             );
         }
-        let mut snapshot = Self { served, unread, ..Self::default() };
+        let mut snapshot = Self { served, unreadable, ..Self::default() };
         let wanted = snapshot.each_once(like);
         let lists = futures::stream::iter(wanted)
             .map(|resource| async move { Ok::<_, anyhow::Error>((list(client, &resource).await?, resource)) })
@@ -197,7 +197,7 @@ async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<St
     let unreachable = "the control plane does not answer";
     let core = get(client, "/api/v1").await.context(unreachable)?;
     let groups = get(client, "/apis").await.context(unreachable)?;
-    let (mut found, mut unread) = (read_resources("", "v1", &core), BTreeSet::new());
+    let (mut found, mut unreadable) = (read_resources("", "v1", &core), BTreeSet::new());
     for group in groups["groups"].as_array().into_iter().flatten() {
         let name = group["name"].as_str().unwrap_or_default();
         let preferred = group["preferredVersion"]["version"].as_str().unwrap_or_default();
@@ -215,14 +215,14 @@ async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<St
                         return Err(error.context(format!("{name}/{version} does not answer")));
                     }
                     tracing::warn!("{name}/{version} is not available and is passed over: {error:#}");
-                    unread.insert(name.to_owned());
+                    unreadable.insert(name.to_owned());
                     continue;
                 }
             };
             found.extend(resources);
         }
     }
-    Ok((found, unread))
+    Ok((found, unreadable))
 }
 
 /// Returns whether the server itself says that another one, which has this group version, is unavailable.
@@ -347,9 +347,11 @@ mod tests {
         for (registration, passed_over) in cases {
             let mut answers = vec![("/api/v1", json!({})), ("/apis", groups(&["example.com"]))];
             answers.extend(registration.clone().map(|registration| (at, registration)));
-            let found = discover(&serving(&answers)).await.map(|(_, unread)| unread);
+            let found = discover(&serving(&answers)).await.map(|(_, unreadable)| unreadable);
             match found {
-                Ok(unread) => assert!(passed_over && unread.contains("example.com"), "{registration:?}"),
+                Ok(unreadable) => {
+                    assert!(passed_over && unreadable.contains("example.com"), "{registration:?}");
+                }
                 Err(error) => {
                     assert!(!passed_over && error.to_string().contains("example.com/v1"), "{error:#}")
                 }

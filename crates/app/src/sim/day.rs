@@ -178,7 +178,7 @@ fn named(metric: &MetricSpec) -> String {
 
 fn drawn(moments: &[Moment], start: Timestamp, date: Date) -> Chart {
     let clusters = moments.first().map_or(0, |moment| moment.replicas.len());
-    let of = |index: usize| {
+    let replicas_in = |index: usize| {
         moments.iter().map(|moment| f64::from(moment.replicas.get(index).copied().unwrap_or(0))).collect()
     };
     let length = moments.last().map_or(0, |last| last.time.duration_since(start).as_secs()).max(1);
@@ -186,7 +186,7 @@ fn drawn(moments: &[Moment], start: Timestamp, date: Date) -> Chart {
     Chart {
         title: format!("Replicas per cluster on {date}, and the load in thousandths of a cpu"),
         ticks: (0..=24).step_by(4).map(tick).collect(),
-        areas: (0..clusters).map(|index| (format!("member{}", index + 1), of(index))).collect(),
+        areas: (0..clusters).map(|index| (format!("member{}", index + 1), replicas_in(index))).collect(),
         line: Some(("load".to_owned(), moments.iter().map(|moment| moment.load as f64).collect())),
     }
 }
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn only_the_cpu_of_whole_pods_is_foreseen() {
-        let of = |name: &str| {
+        let metric = |name: &str| {
             format!(
                 "{{type: Resource, resource: {{name: {name}, target: {{type: Utilization, averageUtilization: 50}}}}}}"
             )
@@ -240,9 +240,9 @@ mod tests {
                  ---\nkind: Deployment\nspec: {{template: {{spec: {{containers: [{{resources: {{requests: {{cpu: 100m}}}}}}]}}}}}}\n"
             )
         };
-        let error = read(&file(&of("memory"))).expect_err("it is refused").to_string();
+        let error = read(&file(&metric("memory"))).expect_err("it is refused").to_string();
         assert!(error.contains("nothing else can be foreseen"), "{error}");
-        let mut both = read(&file(&format!("{}, {}", of("memory"), of("cpu")))).expect("a workload");
+        let mut both = read(&file(&format!("{}, {}", metric("memory"), metric("cpu")))).expect("a workload");
         let left_out = both.autoscaler.as_mut().map(leave_out).unwrap_or_default();
         assert_eq!(left_out, ["Resource memory"]);
         let load = |passed: SignedDuration| if passed.as_secs() < 3600 { 1000 } else { 100 };

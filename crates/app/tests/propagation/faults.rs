@@ -67,7 +67,7 @@ impl Member {
                         async move { Ok::<_, Infallible>(answer(name, &now, &counts, &uri).await) }
                     });
                     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                    // Who becomes another does so at once, on all connections.
+                    // When it changes, it does so on all connections at once.
                     tokio::select! {
                         _ = builder.serve_connection(TokioIo::new(stream), service) => {}
                         _ = changed.changed() => {}

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Common, Made, Name};
+use super::{Creation, Made, Name};
 
 /// Create a namespace with the specified name.
 #[derive(Debug, Clone, Args)]
@@ -20,7 +20,7 @@ pub struct Namespace {
     #[command(flatten)]
     pub name: Name,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Namespace {
@@ -44,7 +44,7 @@ pub struct ServiceAccount {
     #[command(flatten)]
     pub name: Name,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl ServiceAccount {
@@ -77,7 +77,7 @@ pub struct Quota {
     #[arg(long, value_name = "SCOPES", default_value = "")]
     pub scopes: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Quota {
@@ -275,7 +275,7 @@ pub struct ConfigMap {
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl ConfigMap {
@@ -311,7 +311,7 @@ impl ConfigMap {
 #[derive(Debug, Clone, Args)]
 pub struct Secret {
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
     #[command(subcommand)]
     pub command: SecretCommand,
 }
@@ -341,7 +341,7 @@ pub struct Generic {
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// Create a secret for use with a registry of images.
@@ -371,7 +371,7 @@ pub struct DockerRegistry {
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// Create a TLS secret from the given public/private key pair.
@@ -392,15 +392,15 @@ pub struct Tls {
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Secret {
     pub(super) async fn run(&self) -> anyhow::Result<()> {
         match &self.command {
-            SecretCommand::Generic(generic) => generic.common.create(generic.make()?).await,
-            SecretCommand::DockerRegistry(registry) => registry.common.create(registry.make()?).await,
-            SecretCommand::Tls(tls) => tls.common.create(tls.make()?).await,
+            SecretCommand::Generic(generic) => generic.creation.create(generic.make()?).await,
+            SecretCommand::DockerRegistry(registry) => registry.creation.create(registry.make()?).await,
+            SecretCommand::Tls(tls) => tls.creation.create(tls.make()?).await,
         }
     }
 }

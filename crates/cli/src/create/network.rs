@@ -4,13 +4,13 @@ use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::{Common, Made, Name};
+use super::{Creation, Made, Name};
 
 /// Create a service using a specified subcommand.
 #[derive(Debug, Clone, Args)]
 pub struct Service {
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
     #[command(subcommand)]
     pub command: ServiceCommand,
 }
@@ -49,7 +49,7 @@ pub struct ClusterIp {
     #[arg(long, value_name = "ADDRESS", default_value = "")]
     pub clusterip: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// Create an ExternalName service.
@@ -66,7 +66,7 @@ pub struct ExternalName {
     #[arg(long, value_name = "NAME", default_value = "")]
     pub external_name: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// Create a LoadBalancer service.
@@ -80,7 +80,7 @@ pub struct LoadBalancer {
     #[command(flatten)]
     pub ports: Ports,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// Create a NodePort service.
@@ -97,7 +97,7 @@ pub struct NodePort {
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub node_port: u32,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Ports {
@@ -153,10 +153,10 @@ fn service(name: &str, kind: &str, ports: Vec<Value>, failed: &'static str) -> M
 impl Service {
     pub(super) async fn run(&self) -> anyhow::Result<()> {
         match &self.command {
-            ServiceCommand::Clusterip(service) => service.common.create(service.make()?).await,
-            ServiceCommand::Externalname(service) => service.common.create(service.make()?).await,
-            ServiceCommand::Loadbalancer(service) => service.common.create(service.make()?).await,
-            ServiceCommand::Nodeport(service) => service.common.create(service.make()?).await,
+            ServiceCommand::Clusterip(service) => service.creation.create(service.make()?).await,
+            ServiceCommand::Externalname(service) => service.creation.create(service.make()?).await,
+            ServiceCommand::Loadbalancer(service) => service.creation.create(service.make()?).await,
+            ServiceCommand::Nodeport(service) => service.creation.create(service.make()?).await,
         }
     }
 }
@@ -237,7 +237,7 @@ pub struct Ingress {
     #[arg(long, value_name = "ANNOTATION=VALUE")]
     pub annotation: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 /// A parsed `--rule`.

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Common, Made, Name, required};
+use super::{Creation, Made, Name, required};
 use crate::failure::Plain;
 use crate::output;
 use crate::server::Plane;
@@ -113,7 +113,7 @@ pub struct Role {
     #[command(flatten)]
     pub rule: Rule,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Role {
@@ -125,11 +125,11 @@ impl Role {
         if self.rule.resource.is_empty() {
             bail!("at least one resource must be specified");
         }
-        let plane = self.common.place.plane().await?;
+        let plane = self.creation.place.plane().await?;
         let rules = self.rule.rules(&plane).await?;
         let object =
             json!({"apiVersion": API_VERSION, "kind": "Role", "metadata": {"name": name}, "rules": rules});
-        self.common.create_on(&plane, Made { object, plural: "roles", namespaced: true, failed: "" }).await
+        self.creation.create_on(&plane, Made { object, plural: "roles", namespaced: true, failed: "" }).await
     }
 }
 
@@ -156,13 +156,13 @@ pub struct ClusterRole {
     #[arg(long, value_name = "LABELS", value_delimiter = ',')]
     pub aggregation_rule: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl ClusterRole {
     pub(super) async fn run(&self) -> anyhow::Result<()> {
         let name = self.name.get("clusterrole")?;
-        let plane = self.common.place.plane().await?;
+        let plane = self.creation.place.plane().await?;
         let mut object =
             json!({"apiVersion": API_VERSION, "kind": "ClusterRole", "metadata": {"name": name}});
         if self.aggregation_rule.is_empty() {
@@ -191,7 +191,7 @@ impl ClusterRole {
             object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": labels}]});
             object["rules"] = Value::Null;
         }
-        self.common
+        self.creation
             .create_on(&plane, Made { object, plural: "clusterroles", namespaced: false, failed: "" })
             .await
     }
@@ -276,7 +276,7 @@ pub struct RoleBinding {
     #[command(flatten)]
     pub subjects: Subjects,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl RoleBinding {
@@ -310,7 +310,7 @@ pub struct ClusterRoleBinding {
     #[command(flatten)]
     pub subjects: Subjects,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl ClusterRoleBinding {

@@ -5,7 +5,7 @@ use clap::Args;
 use rand::RngExt;
 use serde_json::{Map, Value, json};
 
-use super::{Common, Made, Name, required};
+use super::{Creation, Made, Name, required};
 use crate::select::Words;
 
 /// Create a deployment with the specified name.
@@ -32,7 +32,7 @@ pub struct Deployment {
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Deployment {
@@ -115,7 +115,7 @@ pub struct Job {
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Job {
@@ -127,7 +127,7 @@ impl Job {
         if !self.command.is_empty() && !self.from.is_empty() {
             bail!("cannot specify --from and command");
         }
-        let plane = self.common.place.plane().await?;
+        let plane = self.creation.place.plane().await?;
         let mut object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}});
         if self.from.is_empty() {
             let template = job_pod(name, &self.image, &self.command, "Never");
@@ -146,7 +146,7 @@ impl Job {
             of_cronjob(&mut object, &from);
         }
         let made = Made { object, plural: "jobs", namespaced: true, failed: "failed to create job: " };
-        self.common.create_on(&plane, made).await
+        self.creation.create_on(&plane, made).await
     }
 }
 
@@ -189,7 +189,7 @@ pub struct CronJob {
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl CronJob {
@@ -230,7 +230,7 @@ pub struct Budget {
     #[arg(long, value_name = "NUMBER", default_value = "")]
     pub max_unavailable: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl Budget {
@@ -286,7 +286,7 @@ pub struct PriorityClass {
     #[arg(long, value_name = "POLICY", default_value = "PreemptLowerPriority")]
     pub preemption_policy: String,
     #[command(flatten)]
-    pub common: Common,
+    pub creation: Creation,
 }
 
 impl PriorityClass {

@@ -15,7 +15,7 @@ pub(super) fn autoscaler(page: &mut Page, object: &Value) {
     page.pair(0, "Reference", format!("{}/{}", text(&target["kind"]), text(&target["name"])));
     page.pair(0, "Metrics", "( current / target )");
     for (place, metric) in each(&spec["metrics"]).enumerate() {
-        page.line(1, measured(metric, &status["currentMetrics"][place]));
+        page.line(1, metric_line(metric, &status["currentMetrics"][place]));
     }
     page.pair(0, "Min replicas", shown(&spec["minReplicas"], "<unset>"));
     page.pair(0, "Max replicas", shown(&spec["maxReplicas"], "0"));
@@ -45,7 +45,7 @@ pub(super) fn autoscaler(page: &mut Page, object: &Value) {
 }
 
 /// A metric: its name, its current value, and its target.
-fn measured(metric: &Value, now: &Value) -> String {
+fn metric_line(metric: &Value, now: &Value) -> String {
     const UNKNOWN: &str = "<unknown>";
     let kind = text(&metric["type"]);
     let key = match kind.as_str() {
@@ -228,7 +228,7 @@ mod tests {
             ),
             (json!({"type": "X"}), Value::Null, "<unknown metric type \"X\">"),
         ] {
-            assert_eq!(measured(&metric, &now), line);
+            assert_eq!(metric_line(&metric, &now), line);
         }
     }
 

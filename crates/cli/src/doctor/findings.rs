@@ -6,10 +6,11 @@ use api::conditions::cluster::SERVICE_DOMAIN_NAME_RESOLUTION_READY;
 use api::conditions::multi_cluster_service::SERVICE_APPLIED;
 use api::labels::ENDPOINT_SLICE_NAME;
 use api::names;
+use apimachinery::conditions;
 use serde_json::Value;
 
 use super::gather::{ClusterFacts, Facts};
-use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, condition, text};
+use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, text};
 
 /// Returns the faults that are visible without probes. `named` are the lists of the MultiClusterService, if they are not empty.
 pub(super) fn find(
@@ -57,13 +58,13 @@ impl Findings<'_> {
     ) {
         const PLANE: &str = "control plane";
         let facts = self.facts;
-        for what in &facts.unread {
+        for what in &facts.unreadable {
             let advice = "ask for the right to read it; without it this report is not complete";
             self.add(Severity::Note, PLANE, format!("cannot read {what}"), advice);
         }
         if report.ways.is_empty() {
             let service = format!("{}/{}", facts.namespace, facts.name);
-            if facts.service.is_none() && facts.unread.is_empty() {
+            if facts.service.is_none() && facts.unreadable.is_empty() {
                 let advice = "see that name and namespace are right: kubectl get services -A";
                 self.problem(PLANE, format!("there is no Service {service}"), advice);
             }
@@ -91,7 +92,7 @@ impl Findings<'_> {
                     format!("create the Service {} in the namespace {}", facts.name, facts.namespace);
                 self.problem("MultiClusterService", "the control plane has no Service of its name", advice);
             } else if let Some(failed) =
-                condition(multi, SERVICE_APPLIED).filter(|condition| condition["status"] != "True")
+                conditions::find(multi, SERVICE_APPLIED).filter(|condition| condition["status"] != "True")
             {
                 let message =
                     format!("the Service is not brought to its clusters: {}", text(failed, "/message"));
@@ -100,7 +101,10 @@ impl Findings<'_> {
                     message,
                     "mend what the message names; it is tried again",
                 );
-            } else if condition(multi, SERVICE_APPLIED).is_none() && !requested && facts.unread.is_empty() {
+            } else if conditions::find(multi, SERVICE_APPLIED).is_none()
+                && !requested
+                && facts.unreadable.is_empty()
+            {
                 let advice = "start the control plane with --feature-gates=MultiClusterService=true, and with the controllers \
                               multiclusterservice, endpointsliceCollect and endpointsliceDispatch";
                 self.problem("MultiClusterService", "no controller has looked at it", advice);
@@ -164,7 +168,7 @@ impl Findings<'_> {
             self.add(severity, "ServiceExport", message, advice);
         }
         let Some(import) = &facts.import else {
-            if facts.unread.iter().any(|what| what.starts_with("the ServiceImport")) {
+            if facts.unreadable.iter().any(|what| what.starts_with("the ServiceImport")) {
                 return;
             }
             let advice =
@@ -213,7 +217,8 @@ impl Findings<'_> {
     fn silent(&self, what: &str) -> Vec<&str> {
         let tells = |cluster: &&ClusterFacts| {
             let member = cluster.member.as_ref();
-            member.is_ok_and(|member| !member.unread.iter().any(|unread| unread.starts_with(what)))
+            member
+                .is_ok_and(|member| !member.unreadable.iter().any(|unreadable| unreadable.starts_with(what)))
         };
         let silent = self.facts.clusters.iter().filter(|cluster| !tells(cluster));
         silent.map(|cluster| cluster.name.as_str()).collect()
@@ -271,12 +276,12 @@ impl Findings<'_> {
                 self.problem(name, format!("it cannot be asked: {error}"), advice);
             }
             if let Ok(member) = &cluster.member {
-                for what in &member.unread {
+                for what in &member.unreadable {
                     let advice = "ask for the right to read it; without it this report is not complete";
                     self.add(Severity::Note, name, format!("cannot read {what}"), advice);
                 }
             }
-            if condition(&cluster.object, SERVICE_DOMAIN_NAME_RESOLUTION_READY)
+            if conditions::find(&cluster.object, SERVICE_DOMAIN_NAME_RESOLUTION_READY)
                 .is_some_and(|condition| condition["status"] == "False")
             {
                 let advice = "look at the name server of the cluster (CoreDNS), its pods and its log";
@@ -330,7 +335,7 @@ impl Findings<'_> {
                 let severity = if nowhere { Severity::Problem } else { Severity::Note };
                 self.add(severity, name, "it has no endpoints of the Service", advice);
             }
-            Some(own) if own != row.collected && self.facts.unread.is_empty() => {
+            Some(own) if own != row.collected && self.facts.unreadable.is_empty() => {
                 let message = format!("{} of its {own} endpoints are collected", row.collected);
                 let advice = "this passes within seconds; if it stays, look at the log of the controllers (in pull mode: of the \
                               agent), and that serviceExport and endpointsliceCollect run there";
@@ -370,7 +375,7 @@ impl Findings<'_> {
     /// Slices that we brought to a cluster but that no cluster exports any more.
     fn about_what_was_left_behind(&mut self, report: &Report) {
         // Without access to all clusters and all Works, this is unknown.
-        if self.facts.partial || !self.facts.unread.is_empty() {
+        if self.facts.partial || !self.facts.unreadable.is_empty() {
             return;
         }
         for cluster in &self.facts.clusters {

@@ -36,7 +36,7 @@ pub(super) struct Facts {
     /// Whether some clusters were left out on purpose.
     pub(super) partial: bool,
     /// What could not be read in the control plane.
-    pub(super) unread: Vec<String>,
+    pub(super) unreadable: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(super) struct MemberFacts {
     /// Address ranges of its pods.
     pub(super) networks: Vec<String>,
     /// What could not be read.
-    pub(super) unread: Vec<String>,
+    pub(super) unreadable: Vec<String>,
 }
 
 pub(super) async fn gather(
@@ -83,20 +83,22 @@ pub(super) async fn gather(
     let object = |group: &str, plural: &str| {
         format!("{group}/namespaces/{}/{plural}/{}", segment(namespace), segment(name))
     };
-    let mut unread = Vec::new();
-    facts.service = optional(server, &object("/api/v1", "services"), "the Service", &mut unread).await;
+    let mut unreadable = Vec::new();
+    facts.service = optional(server, &object("/api/v1", "services"), "the Service", &mut unreadable).await;
     let multi = object("/apis/networking.karmada.io/v1alpha1", "multiclusterservices");
-    facts.multi = optional(server, &multi, "the MultiClusterService", &mut unread).await;
+    facts.multi = optional(server, &multi, "the MultiClusterService", &mut unreadable).await;
     let group = "/apis/multicluster.x-k8s.io/v1alpha1";
-    facts.export = optional(server, &object(group, "serviceexports"), "the ServiceExport", &mut unread).await;
-    facts.import = optional(server, &object(group, "serviceimports"), "the ServiceImport", &mut unread).await;
+    facts.export =
+        optional(server, &object(group, "serviceexports"), "the ServiceExport", &mut unreadable).await;
+    facts.import =
+        optional(server, &object(group, "serviceimports"), "the ServiceImport", &mut unreadable).await;
     for [in_namespace, called] in [
         [MULTI_CLUSTER_SERVICE_NAMESPACE, MULTI_CLUSTER_SERVICE_NAME],
         [ENDPOINT_SLICE_NAMESPACE, ENDPOINT_SLICE_NAME],
     ] {
         let selector = query(&format!("{in_namespace}={namespace},{called}={name}"));
         let path = format!("/apis/work.karmada.io/v1alpha1/works?labelSelector={selector}");
-        for work in listed(server, &path, "Works", &mut unread).await {
+        for work in listed(server, &path, "Works", &mut unreadable).await {
             // A slice that both ways need is in one Work.
             let same = |other: &Value| other["metadata"]["uid"] == work["metadata"]["uid"];
             if !facts.works.iter().any(same) {
@@ -104,8 +106,8 @@ pub(super) async fn gather(
             }
         }
     }
-    unread.dedup();
-    facts.unread = unread;
+    unreadable.dedup();
+    facts.unreadable = unreadable;
     let known = list["items"].as_array().cloned().unwrap_or_default();
     let known = known.into_iter().filter(|cluster| {
         cluster["metadata"]["name"].as_str().is_some_and(|name| chosen.iter().any(|each| each == name))
@@ -122,7 +124,7 @@ pub(super) async fn gather(
 async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<MemberFacts> {
     let derived = names::derived_service(name);
     let mut facts = MemberFacts::default();
-    let mut unread = Vec::new();
+    let mut unreadable = Vec::new();
     let spaced = format!("/namespaces/{}", segment(namespace));
     // The first request shows whether the member answers at all.
     let path = format!("/api/v1{spaced}/services/{}", segment(name));
@@ -132,20 +134,20 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
         Err(error) => return Err(error),
     };
     let path = format!("/api/v1{spaced}/services/{}", segment(&derived));
-    facts.derived = optional(member, &path, "the derived Service", &mut unread).await.is_some();
+    facts.derived = optional(member, &path, "the derived Service", &mut unreadable).await.is_some();
     let path = format!("/apis/multicluster.x-k8s.io/v1alpha1{spaced}/serviceexports/{}", segment(name));
     (facts.export, facts.knows_exports) = match member.get(&path).await {
         Ok(_) => (true, true),
         Err(error) if is_missing(&error) => (false, is_about_an_object(&error)),
         Err(error) => {
-            unread.push(format!("the ServiceExport: {error:#}"));
+            unreadable.push(format!("the ServiceExport: {error:#}"));
             (false, true)
         }
     };
     let selector = query(&format!("{SERVICE_NAME} in ({name},{derived})"));
     let path = format!("/apis/discovery.k8s.io/v1{spaced}/endpointslices?labelSelector={selector}");
-    facts.slices = listed(member, &path, "EndpointSlices", &mut unread).await;
-    let nodes = listed(member, &format!("/api/v1/nodes?limit={NODES}"), "Nodes", &mut unread).await;
+    facts.slices = listed(member, &path, "EndpointSlices", &mut unreadable).await;
+    let nodes = listed(member, &format!("/api/v1/nodes?limit={NODES}"), "Nodes", &mut unreadable).await;
     for node in nodes {
         let ranges = node["spec"]["podCIDRs"].as_array().into_iter().flatten();
         let ranges: Vec<&str> = ranges.chain([&node["spec"]["podCIDR"]]).filter_map(Value::as_str).collect();
@@ -153,7 +155,7 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
     }
     facts.networks.sort();
     facts.networks.dedup();
-    facts.unread = unread;
+    facts.unreadable = unreadable;
     Ok(facts)
 }
 
@@ -170,25 +172,25 @@ fn is_about_an_object(error: &anyhow::Error) -> bool {
     })
 }
 
-async fn optional(server: &Server, path: &str, what: &str, unread: &mut Vec<String>) -> Option<Value> {
+async fn optional(server: &Server, path: &str, what: &str, unreadable: &mut Vec<String>) -> Option<Value> {
     match server.get(path).await {
         Ok(found) => Some(found),
         Err(error) if is_missing(&error) => None,
         Err(error) => {
-            unread.push(format!("{what}: {error:#}"));
+            unreadable.push(format!("{what}: {error:#}"));
             None
         }
     }
 }
 
-async fn listed(server: &Server, path: &str, what: &str, unread: &mut Vec<String>) -> Vec<Value> {
+async fn listed(server: &Server, path: &str, what: &str, unreadable: &mut Vec<String>) -> Vec<Value> {
     match server.get(path).await {
         Ok(mut list) => match list["items"].take() {
             Value::Array(items) => items,
             _ => Vec::new(),
         },
         Err(error) => {
-            unread.push(format!("{what}: {error:#}"));
+            unreadable.push(format!("{what}: {error:#}"));
             Vec::new()
         }
     }

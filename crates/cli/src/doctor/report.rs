@@ -12,6 +12,7 @@ use api::labels::{
     ENDPOINT_SLICE_NAME, MULTI_CLUSTER_SERVICE_NAME,
 };
 use api::names;
+use apimachinery::conditions;
 use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::Value;
@@ -145,14 +146,6 @@ pub(super) fn text<'a>(value: &'a Value, path: &str) -> &'a str {
 
 fn entry<'a>(object: &'a Value, map: &str, key: &str) -> &'a str {
     object["metadata"][map][key].as_str().unwrap_or("")
-}
-
-pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
-}
-
-fn is_true(object: &Value, kind: &str) -> bool {
-    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
 /// Returns the endpoints of a slice that get traffic. Without a condition they are ready, as in Kubernetes.
@@ -306,7 +299,7 @@ fn row(
     let ranges: Vec<IpNet> = ranges.iter().filter_map(|range| range.parse().ok()).collect();
     Row {
         cluster: cluster.name.clone(),
-        ready: is_true(&cluster.object, READY),
+        ready: conditions::is_true(&cluster.object, READY),
         provides,
         receives,
         service: member.map(|member| member.service),
@@ -339,7 +332,7 @@ fn flow(
     // A cluster that is not ready offers nothing.
     let offered = collected.iter().filter(|one| {
         let wanted = if way == Way::MultiClusterService { one.multi } else { one.export };
-        one.cluster == source.name && wanted && is_true(&source.object, READY)
+        one.cluster == source.name && wanted && conditions::is_true(&source.object, READY)
     });
     let called = |slice: &Value| match way {
         Way::MultiClusterService => {

@@ -302,8 +302,8 @@ impl Controller {
         };
         let name = api::names::binding(&reference.kind, &reference.name);
         let found = self.shared.mirrors.bindings.get(&key.namespace, &name).filter(|binding| {
-            let of = &binding.spec.resource;
-            (&of.name, &of.kind, &of.api_version)
+            let bound = &binding.spec.resource;
+            (&bound.name, &bound.kind, &bound.api_version)
                 == (&reference.name, &reference.kind, &reference.api_version)
                 && binding.metadata.labels.as_ref().and_then(|labels| labels.get(label)) == Some(id)
         });

@@ -294,20 +294,20 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_read_is_not_taken_for_nothing() {
-        let of = |name: &str, value: Value| json!({ "describedObject": { "name": name }, "value": value });
+        let item = |name: &str, value: Value| json!({ "describedObject": { "name": name }, "value": value });
         let list = |items: Vec<Value>| json!({ "items": items });
         let odd = [json!(null), json!("many"), json!({}), json!("")];
-        let items = odd.iter().map(|value| of("odd", value.clone())).chain([of("a", json!("1500m"))]);
+        let items = odd.iter().map(|value| item("odd", value.clone())).chain([item("a", json!("1500m"))]);
         let found = read_pods(&list(items.collect())).expect("samples");
         let values: Vec<(&str, i64)> =
             found.iter().map(|(name, sample)| (name.as_str(), sample.value)).collect();
         assert_eq!(values, [("a", 1500)]);
         for value in odd {
-            assert!(read_pods(&list(vec![of("odd", value.clone())])).expect("nothing").is_empty());
-            let both = list(vec![of("a", json!("2")), of("odd", value)]);
+            assert!(read_pods(&list(vec![item("odd", value.clone())])).expect("nothing").is_empty());
+            let both = list(vec![item("a", json!("2")), item("odd", value)]);
             assert!(read_external(&both).unwrap_err().contains("not a quantity"));
         }
-        assert_eq!(read_external(&list(vec![of("a", json!("2")), of("b", json!("500m"))])), Ok(2500));
+        assert_eq!(read_external(&list(vec![item("a", json!("2")), item("b", json!("500m"))])), Ok(2500));
         assert!(read_external(&list(vec![])).unwrap_err().starts_with("no metrics"));
     }
 }

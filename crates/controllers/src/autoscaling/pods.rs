@@ -58,9 +58,10 @@ impl Pods {
     fn copy(&self, member: &Arc<Member>) -> Copy {
         let mut copies = self.copies.lock();
         // The mirrors of members that left, or have a new connection, have ended.
-        copies.retain(|_, (of, _)| of.upgrade().is_some_and(|member| !member.stopped().is_cancelled()));
-        if let Some((of, copy)) = copies.get(member.name())
-            && of.upgrade().is_some_and(|of| Arc::ptr_eq(&of, member))
+        copies
+            .retain(|_, (source, _)| source.upgrade().is_some_and(|member| !member.stopped().is_cancelled()));
+        if let Some((source, copy)) = copies.get(member.name())
+            && source.upgrade().is_some_and(|source| Arc::ptr_eq(&source, member))
         {
             return copy.clone();
         }

@@ -61,13 +61,13 @@ impl Scales {
         if let Some(known) = self.known.read().get(kind) {
             return Ok(known.clone());
         }
-        let of = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
+        let wanted = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
         let unknown = || Error::UnknownKind(kind.to_string());
         // Users name it, and the client writes it into a path as it is: a list or an endless watch would be read here.
         if !kind.is_plain() {
             return Err(unknown());
         }
-        let found = match kube::discovery::pinned_kind(control, &of).await {
+        let found = match kube::discovery::pinned_kind(control, &wanted).await {
             Ok((resource, _)) => resource,
             Err(kube::Error::Discovery(_)) => return Err(unknown()),
             Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown()),

@@ -377,7 +377,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.plane.note_removals(view.binding.as_ref(), permit, Timestamp::now()).await?;
         }
         if let Err(error) = self.delete(&view, &plan.delete).await {
-            // Somebody who was faster is nobody's failure: the next turn sees what he wrote.
+            // A conflict is no failure: the next turn sees what the other one wrote.
             if !error.is_conflict() {
                 self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
             }

@@ -101,57 +101,61 @@ fn wire(shared: &Arc<Shared>, token: Token) -> Start {
     }
     subscribe(shared);
     tell_panics(shared);
-    let of = shared.clone();
+    let shared = shared.clone();
     Box::new(move || {
-        let controller = Arc::new(Controller(of.clone()));
-        controller::run(&controller, &of.collection.queue, UNLIMITED, &of.supervisor);
+        let controller = Arc::new(Controller(shared.clone()));
+        controller::run(&controller, &shared.collection.queue, UNLIMITED, &shared.supervisor);
     })
 }
 
 /// Has users see on the Cluster that the work on one of its Services panicked: the Service is in the member.
 fn tell_panics(shared: &Arc<Shared>) {
     // The queue is part of what is shared.
-    let of = Arc::downgrade(shared);
+    let weak = Arc::downgrade(shared);
     shared.collection.queue.tell_panics(move |key, panic| {
-        let Some(of) = of.upgrade() else { return };
+        let Some(shared) = weak.upgrade() else { return };
         let cluster = runtime::Key::new("", key.cluster.as_str());
-        of.tell_panic(COMPONENT, &of.mirrors.clusters, &cluster, panic);
+        shared.tell_panic(COMPONENT, &shared.mirrors.clusters, &cluster, panic);
     });
 }
 
 fn subscribe(shared: &Arc<Shared>) {
-    let of = shared.clone();
-    shared.mirrors.works.subscribe(move |change| {
-        let cluster = cluster_of(change.key);
-        for work in [change.old.as_deref(), change.new.as_deref()].into_iter().flatten() {
-            // Slices that were dispatched to a cluster are not collected there, and our own writes need no
-            // reconcile.
-            let mine = roles(work).into_iter().filter(|(_, role)| match role {
-                Role::Dispatched => false,
-                Role::Collected => !change.ours,
-                Role::Request | Role::Export => true,
-            });
-            for (service, _) in mine {
-                of.collection.queue.push(ServiceKey { cluster: cluster.to_owned(), service });
+    shared.mirrors.works.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            let cluster = cluster_of(change.key);
+            for work in [change.old.as_deref(), change.new.as_deref()].into_iter().flatten() {
+                // Slices that were dispatched to a cluster are not collected there, and our own writes need no
+                // reconcile.
+                let mine = roles(work).into_iter().filter(|(_, role)| match role {
+                    Role::Dispatched => false,
+                    Role::Collected => !change.ours,
+                    Role::Request | Role::Export => true,
+                });
+                for (service, _) in mine {
+                    shared.collection.queue.push(ServiceKey { cluster: cluster.to_owned(), service });
+                }
             }
         }
     });
-    let of = shared.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref()) else { return };
-        if lacks_exports(old) != lacks_exports(new) {
-            for service in of.services.of_cluster(&change.key.name) {
-                of.collection.queue.push(service);
+    shared.mirrors.clusters.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            let (Some(old), Some(new)) = (change.old.as_deref(), change.new.as_deref()) else { return };
+            if lacks_exports(old) != lacks_exports(new) {
+                for service in shared.services.of_cluster(&change.key.name) {
+                    shared.collection.queue.push(service);
+                }
             }
         }
     });
     // A weak reference: the members must not keep their own owner alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe_others(Arc::new(move |change| {
-        let Some(of) = weak.upgrade() else { return };
+        let Some(shared) = weak.upgrade() else { return };
         let Some(object) = change.new.or(change.old) else { return };
         let services = match object.kind() {
-            SLICE => of.services.note_slice(change.cluster, change.old, change.new),
+            SLICE => shared.services.note_slice(change.cluster, change.old, change.new),
             EXPORT => {
                 let service = runtime::Key::new(object.namespace(), object.name());
                 vec![ServiceKey { cluster: change.cluster.to_owned(), service }]
@@ -159,7 +163,7 @@ fn subscribe(shared: &Arc<Shared>) {
             _ => return,
         };
         for service in services {
-            of.collection.queue.push(service);
+            shared.collection.queue.push(service);
         }
     }));
 }

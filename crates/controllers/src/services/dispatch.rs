@@ -77,25 +77,29 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        let look = |cluster: &Option<Arc<api::cluster::Cluster>>| {
-            cluster.as_deref().map(|cluster| {
-                (is_ready(cluster), lacks_slices(cluster), cluster.metadata.deletion_timestamp.is_some())
-            })
-        };
-        if look(&change.old) == look(&change.new) {
-            return;
-        }
-        for service in of.mirrors.multi_cluster_services.all() {
-            pushed.push(Key::of(service.as_ref()));
+    plane.mirrors.clusters.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let look = |cluster: &Option<Arc<api::cluster::Cluster>>| {
+                cluster.as_deref().map(|cluster| {
+                    (is_ready(cluster), lacks_slices(cluster), cluster.metadata.deletion_timestamp.is_some())
+                })
+            };
+            if look(&change.old) == look(&change.new) {
+                return;
+            }
+            for service in plane.mirrors.multi_cluster_services.all() {
+                pushed.push(Key::of(service.as_ref()));
+            }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.namespaces.subscribe(move |change| {
-        let Some(cluster) = cluster_of_changed_space(change) else { return };
-        for service in concerned(&of.mirrors.multi_cluster_services, cluster) {
-            pushed.push(service);
+    plane.mirrors.namespaces.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(cluster) = cluster_of_changed_space(change) else { return };
+            for service in concerned(&plane.mirrors.multi_cluster_services, cluster) {
+                pushed.push(service);
+            }
         }
     });
     (Arc::new(Controller { plane: plane.clone() }), queue)

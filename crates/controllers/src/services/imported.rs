@@ -54,11 +54,13 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(change.key.clone());
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        if change.old.as_deref().map(is_ready) != change.new.as_deref().map(is_ready) {
-            for work in of.services.collected_in(&change.key.name) {
-                pushed.push(work);
+    plane.mirrors.clusters.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            if change.old.as_deref().map(is_ready) != change.new.as_deref().map(is_ready) {
+                for work in plane.services.collected_in(&change.key.name) {
+                    pushed.push(work);
+                }
             }
         }
     });

@@ -72,8 +72,8 @@ pub(crate) struct Index {
 impl Index {
     /// Handles a change of a Work. Subscribed before any controller.
     pub(crate) fn note_work(&self, change: &Change<'_, Work>) {
-        let of = |work: &Option<_>| work.as_deref().map(roles).unwrap_or_default();
-        let (old, new) = (of(&change.old), of(&change.new));
+        let roles_of = |work: &Option<_>| work.as_deref().map(roles).unwrap_or_default();
+        let (old, new) = (roles_of(&change.old), roles_of(&change.new));
         if old == new {
             return;
         }
@@ -98,12 +98,12 @@ impl Index {
         old: Option<&Value>,
         new: Option<&Value>,
     ) -> Vec<ServiceKey> {
-        let of = |slice: &Value| {
+        let named = |slice: &Value| {
             let service = slice.label(SERVICE_NAME).filter(|name| !name.is_empty())?;
             let service = Key::new(slice.namespace(), service);
             Some((ServiceKey { cluster: cluster.to_owned(), service }, slice.name().to_owned()))
         };
-        let (old, new) = (old.and_then(of), new.and_then(of));
+        let (old, new) = (old.and_then(named), new.and_then(named));
         let mut slices = self.slices.lock();
         if old != new
             && let Some((service, name)) = &old

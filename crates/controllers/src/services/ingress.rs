@@ -78,10 +78,12 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     });
     // A change of a back end, or of its import, may concern all ingresses of its namespace. There are few of
     // them.
-    let (of, pushed) = (plane.clone(), queue.clone());
-    let push_all = Arc::new(move |namespace: &str| {
-        for key in of.mirrors.multi_cluster_ingresses.keys(|key| key.namespace == namespace) {
-            pushed.push(key);
+    let push_all = Arc::new({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |namespace: &str| {
+            for key in plane.mirrors.multi_cluster_ingresses.keys(|key| key.namespace == namespace) {
+                pushed.push(key);
+            }
         }
     });
     let push = push_all.clone();
@@ -118,12 +120,14 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(Key::new(change.key.namespace.clone(), ingress));
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        let look = |cluster: &Option<Arc<Cluster>>| cluster.as_deref().map(has_endpoints);
-        if look(&change.old) != look(&change.new) {
-            for key in of.mirrors.multi_cluster_ingresses.keys(|_| true) {
-                pushed.push(key);
+    plane.mirrors.clusters.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let look = |cluster: &Option<Arc<Cluster>>| cluster.as_deref().map(has_endpoints);
+            if look(&change.old) != look(&change.new) {
+                for key in plane.mirrors.multi_cluster_ingresses.keys(|_| true) {
+                    pushed.push(key);
+                }
             }
         }
     });

@@ -17,7 +17,6 @@ mod on_server;
 use std::sync::Arc;
 
 use api::conditions::multi_cluster_service as conditions;
-use api::events as reasons;
 use api::labels::{RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers};
 use api::names;
 use api::networking::MultiClusterService;
@@ -31,16 +30,15 @@ use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use super::index::{Role, roles};
-use super::{is_cross_cluster, is_ready};
+use super::is_ready;
 use crate::plane::Plane;
 use crate::plane::templates::TemplateKey;
 use crate::plane::works::identified;
 use crate::table::Start;
-use decide::{Plan, Step, View};
+use decide::{Plan, Stages, Step, View};
 
 const COMPONENT: &str = "multiclusterservice-controller";
 const WORKERS: usize = 4;
-const DONE: &str = "Service is propagated to target clusters.";
 
 struct Controller {
     plane: Arc<Plane>,
@@ -70,73 +68,89 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             _ => pushed.push(change.key.clone()),
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.templates.subscribe(move |change| {
-        let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let unchanged =
-            matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
-        let key = Key::new(service.namespace(), service.name());
-        // One may carry the marks of a MultiClusterService that went while nobody looked.
-        let marked = || service.label(RESOURCE_TEMPLATE_CLAIMED_BY) == Some(decide::HOLDER);
-        if service.kind() == "Service"
-            && service.api_version() == "v1"
-            && !unchanged
-            && (marked() || of.mirrors.multi_cluster_services.find(&key).is_some())
-        {
-            pushed.push(key);
+    plane.templates.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            let unchanged =
+                matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
+            let key = Key::new(service.namespace(), service.name());
+            // One may carry the marks of a MultiClusterService that went while nobody looked.
+            let marked = || service.label(RESOURCE_TEMPLATE_CLAIMED_BY) == Some(decide::HOLDER);
+            if service.kind() == "Service"
+                && service.api_version() == "v1"
+                && !unchanged
+                && (marked() || plane.mirrors.multi_cluster_services.find(&key).is_some())
+            {
+                pushed.push(key);
+            }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        let look = |cluster: &Option<Arc<_>>| {
-            cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
-        };
-        if look(&change.old) == look(&change.new) {
-            return;
-        }
-        for service in super::concerned(&of.mirrors.multi_cluster_services, &change.key.name) {
-            pushed.push(service);
-        }
-    });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.namespaces.subscribe(move |change| {
-        let Some(cluster) = super::cluster_of_changed_space(change) else { return };
-        for service in super::concerned(&of.mirrors.multi_cluster_services, cluster) {
-            pushed.push(service);
-        }
-    });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.works.subscribe(move |change| {
-        let versions = [change.old.as_deref(), change.new.as_deref()];
-        for (service, role) in versions.into_iter().flatten().flat_map(roles) {
-            // An agent may collect a slice at the very moment at which its MultiClusterService goes.
-            let is_late = || {
-                let is_new = change.old.is_none();
-                is_new && of.mirrors.multi_cluster_services.find(&service).is_none()
+    plane.mirrors.clusters.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let look = |cluster: &Option<Arc<_>>| {
+                cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
             };
-            let matters = match role {
-                Role::Request => !change.ours,
-                Role::Collected => is_late(),
-                Role::Export | Role::Dispatched => false,
-            };
-            if matters {
+            if look(&change.old) == look(&change.new) {
+                return;
+            }
+            for service in super::concerned(&plane.mirrors.multi_cluster_services, &change.key.name) {
                 pushed.push(service);
             }
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.bindings.subscribe(move |change| {
-        let Some(service) = change.key.name.strip_suffix("-service") else { return };
-        let key = Key::new(change.key.namespace.clone(), service);
-        let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
-            binding.as_deref().map(|binding| {
-                let spec = &binding.spec;
-                (spec.placement.clone(), spec.conflict_resolution.clone(), binding.metadata.labels.clone())
-            })
-        };
-        // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
-        if spec(&change.old) != spec(&change.new) && of.mirrors.multi_cluster_services.find(&key).is_some() {
-            pushed.push(key);
+    plane.mirrors.namespaces.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(cluster) = super::cluster_of_changed_space(change) else { return };
+            for service in super::concerned(&plane.mirrors.multi_cluster_services, cluster) {
+                pushed.push(service);
+            }
+        }
+    });
+    plane.mirrors.works.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let versions = [change.old.as_deref(), change.new.as_deref()];
+            for (service, role) in versions.into_iter().flatten().flat_map(roles) {
+                // An agent may collect a slice at the very moment at which its MultiClusterService goes.
+                let is_late = || {
+                    let is_new = change.old.is_none();
+                    is_new && plane.mirrors.multi_cluster_services.find(&service).is_none()
+                };
+                let matters = match role {
+                    Role::Request => !change.ours,
+                    Role::Collected => is_late(),
+                    Role::Export | Role::Dispatched => false,
+                };
+                if matters {
+                    pushed.push(service);
+                }
+            }
+        }
+    });
+    plane.mirrors.bindings.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(service) = change.key.name.strip_suffix("-service") else { return };
+            let key = Key::new(change.key.namespace.clone(), service);
+            let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
+                binding.as_deref().map(|binding| {
+                    let spec = &binding.spec;
+                    (
+                        spec.placement.clone(),
+                        spec.conflict_resolution.clone(),
+                        binding.metadata.labels.clone(),
+                    )
+                })
+            };
+            // Other controllers of this process write bindings as well: a policy may have been faster, or slower.
+            if spec(&change.old) != spec(&change.new)
+                && plane.mirrors.multi_cluster_services.find(&key).is_some()
+            {
+                pushed.push(key);
+            }
         }
     });
     (Arc::new(Controller { plane: plane.clone() }), queue)
@@ -177,30 +191,21 @@ impl Reconcile for Controller {
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let plane = &self.plane;
         let wrote = !plan.steps.is_empty();
-        // In this order: requests are written after the finalizer that ensures their removal.
-        let (first, rest): (Vec<Step>, Vec<Step>) =
-            plan.steps.into_iter().partition(|step| matches!(step, Step::Hold));
+        let Stages { hold, claims, mut requests, bindings, slices, release } = decide::stages(plan.steps);
         let mut errors = Vec::new();
-        for step in first {
+        for step in hold {
             self.carry_out(key, &view, step).await?;
         }
-        // The claim is written before the binding: a policy that meets the binding checks who has claimed the
-        // Service.
-        let (claims, mut rest): (Vec<Step>, Vec<Step>) =
-            rest.into_iter().partition(|step| matches!(step, Step::PatchService(_)));
         for step in claims {
             if let Err(error) = self.carry_out(key, &view, step).await {
                 errors.push(error);
-                rest.retain(|step| !matches!(step, Step::CreateBinding(_) | Step::UpdateBinding(..)));
             }
         }
-        let (last, rest): (Vec<Step>, Vec<Step>) =
-            rest.into_iter().partition(|step| matches!(step, Step::Release));
-        // A slice is released after its request was withdrawn: otherwise it would be collected again.
-        let (slices, rest): (Vec<Step>, Vec<Step>) = rest
-            .into_iter()
-            .partition(|step| matches!(step, Step::ReleaseCollected(..) | Step::DeleteCollected(_)));
-        for steps in [rest, slices] {
+        // If the claim was not written, a policy that meets the binding would believe that nobody has claimed the Service.
+        if errors.is_empty() {
+            requests.extend(bindings);
+        }
+        for steps in [requests, slices] {
             let results = join_all(steps.into_iter().map(|step| self.carry_out(key, &view, step))).await;
             errors.extend(results.into_iter().filter_map(Result::err));
         }
@@ -214,7 +219,7 @@ impl Reconcile for Controller {
             errors.push(Error::Several(vec![problem]));
         }
         if errors.is_empty() {
-            for step in last {
+            for step in release {
                 self.carry_out(key, &view, step).await?;
             }
         }
@@ -222,21 +227,13 @@ impl Reconcile for Controller {
         if result.as_ref().is_err_and(Error::is_conflict) {
             return result.map(|()| Outcome::Done);
         }
-        let live = multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi);
-        let told = match &result {
-            Ok(()) if live => Some(("True", conditions::REASON_SERVICE_APPLIED, DONE.to_owned())),
-            Ok(()) => None,
-            Err(error) => Some(("False", conditions::REASON_SERVICE_NOT_APPLIED, error.to_string())),
-        };
-        if let Some((status, reason, message)) = told {
-            let changed = match live {
-                true => self.tell(multi, status, reason, &message).await?,
-                false => true,
+        if let Some(told) = decide::conclude(multi, result.as_ref().err().map(ToString::to_string)) {
+            let changed = match told.condition {
+                Some((status, reason)) => self.tell(multi, status, reason, &told.message).await?,
+                None => true,
             };
-            let event =
-                if status == "True" { reasons::SYNC_SERVICE_SUCCEED } else { reasons::SYNC_SERVICE_FAILED };
             if wrote || changed {
-                plane.events.say(COMPONENT, multi.as_ref(), event, message);
+                plane.events.say(COMPONENT, multi.as_ref(), told.event, told.message);
             }
         }
         if only_waits { Ok(Outcome::Done) } else { result.map(|()| Outcome::Done) }

@@ -389,8 +389,8 @@ fn answer(world: &World, question: &Question) -> Answer {
         Question::Replicas(needs) => known.replicas(&replicas(needs)),
         Question::Sets { namespace, components } => known.sets(&sets(namespace, components)),
         Question::Unschedulable { name, seconds } => {
-            let of = |object: &&Value| object["metadata"]["name"] == name.as_str();
-            let Some(deployment) = world.deployments.iter().find(of) else { return Answer::Number(0) };
+            let is_meant = |object: &&Value| object["metadata"]["name"] == name.as_str();
+            let Some(deployment) = world.deployments.iter().find(is_meant) else { return Answer::Number(0) };
             let mut deployment: Deployment = read(deployment);
             deployment.metadata.uid = Some(name.clone());
             let sets = world.sets.iter().map(|set| {

@@ -221,11 +221,11 @@ fn deployment(name: &str, namespace: &str) -> Value {
 }
 
 /// A ReplicaSet of a Deployment.
-fn set(name: &str, of: &str, namespace: &str, image: &str) -> Value {
-    let mut template = template(of, image);
+fn set(name: &str, deployment: &str, namespace: &str, image: &str) -> Value {
+    let mut template = template(deployment, image);
     template["metadata"]["labels"]["pod-template-hash"] = name.into();
-    json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": of}, "ownerReferences": [owner("Deployment", of)]},
-        "spec": {"selector": {"matchLabels": {"app": of, "pod-template-hash": name}}, "template": template}})
+    json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": deployment}, "ownerReferences": [owner("Deployment", deployment)]},
+        "spec": {"selector": {"matchLabels": {"app": deployment, "pod-template-hash": name}}, "template": template}})
 }
 
 fn owner(kind: &str, name: &str) -> Value {

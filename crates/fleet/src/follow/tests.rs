@@ -86,9 +86,10 @@ impl Stage {
     }
 
     fn follower(&self) -> Follower {
-        let pace = Pace { first_rest: Duration::from_millis(1), longest_rest: Duration::from_millis(2) };
+        let backoff =
+            Backoff { first_rest: Duration::from_millis(1), longest_rest: Duration::from_millis(2) };
         let source = Box::new(self.script.clone());
-        Follower { cache: self.cache.clone(), place: Place::cluster("m1"), source, pace }
+        Follower { cache: self.cache.clone(), place: Place::cluster("m1"), source, backoff }
     }
 
     /// Runs until the member has no more answers. Returns the known state and the requests.

@@ -73,7 +73,7 @@ pub(super) fn ask(input: &[u8]) -> String {
     for row in &whole.rows {
         assert_ne!(&*row.found.place.cluster, "hidden", "{text:?}");
         assert!(query.wants_cluster(&row.found.place.cluster), "{text:?}");
-        // Who may look into the namespace that is asked about must not see others.
+        // Users who may read the namespace that is asked about must not see others.
         if let Some(namespace) = query.namespace()
             && row.cache.kind.namespaced
         {

@@ -323,7 +323,7 @@ fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> R
     if let Some(before) = before {
         let (had_addresses, had_families) = (before.at("clusterIPs"), before.at("ipFamilies"));
         if single {
-            // Who says so and leaves the lists alone means it.
+            // A client that says so and leaves the lists as they are wants the second address gone.
             if same(given.at("clusterIP"), before.at("clusterIP"))
                 && same(given.at("clusterIPs"), had_addresses)
             {

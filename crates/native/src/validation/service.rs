@@ -353,7 +353,7 @@ fn addresses_stay(errors: &mut Errors, new: Node<'_>, old: Node<'_>, path: &Path
     }
 }
 
-/// As for the addresses. Who has none, or had none before, may have any families.
+/// As for the addresses. A Service that has none, or had none before, may have any families.
 fn families_stay(errors: &mut Errors, new: Node<'_>, old: Node<'_>, path: &Path) {
     if is_headless(new) || is_headless(old) {
         return;

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 const NAMES: u64 = 6;
 /// Written at the end of a round, so that watches have something to arrive at.
 const MARKER: &str = "marker";
-/// Who takes longer has not answered.
+/// A server that takes longer counts as one that has not answered.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 type Show = fn(String, Version) -> Shown;

@@ -230,7 +230,7 @@ fn everything_that_can_go_wrong_is_named_with_advice() {
         Ok(member(&["10.1.0.0/16"], vec![own("web-a", &["10.1.0.5", "10.1.0.6", "10.1.0.9"])]));
     facts.clusters[1] = cluster("member2", "False", Err("cluster member2 does not answer"));
     facts.clusters[2].member = Ok(MemberFacts {
-        unread: vec!["Nodes: nodes is forbidden".to_owned()],
+        unreadable: vec!["Nodes: nodes is forbidden".to_owned()],
         ..member(&["10.1.0.0/16"], vec![dispatched("member9-old", &["10.9.0.1"])])
     });
     facts.clusters[2].object["status"]["conditions"]

@@ -50,8 +50,8 @@ impl Dice {
         self.0 % sides
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::try_from(self.roll(of.len() as u64)).expect("an index")]
+    fn one<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.roll(choices.len() as u64)).expect("an index")]
     }
 
     fn happens(&mut self, percent: u64) -> bool {
@@ -254,10 +254,10 @@ fn view(given: &Situation) -> View {
             }),
         });
     }
-    let changes = |of: &Option<Vec<Value>>| -> Vec<Change> {
+    let changes = |given: &Option<Vec<Value>>| -> Vec<Change> {
         let one =
             |it: &Value| Change { replicas: number(&it["replicas"]), time: ago(&it["ago"]).expect("a time") };
-        of.iter().flatten().map(one).collect()
+        given.iter().flatten().map(one).collect()
     };
     let recommendations = match &given.recommendations {
         None => vec![Change { replicas: given.replicas, time: at(NOW) }],
@@ -273,13 +273,13 @@ fn view(given: &Situation) -> View {
     View { scaler, target: Ok(target), history: Some(history), settings: Settings::default() }
 }
 
-fn samples(of: &Value, name: impl Fn(&str) -> String) -> Samples {
+fn samples(given: &Value, name: impl Fn(&str) -> String) -> Samples {
     let one = |(pod, sample): (&String, &Value)| {
         let window = SignedDuration::from_secs(sample["window"].as_i64().unwrap_or(0));
         let time = ago(&sample["ago"]).expect("a time");
         (name(pod), Sample { value: sample["value"].as_i64().unwrap_or(0), time, window })
     };
-    of.as_object().into_iter().flatten().map(one).collect()
+    given.as_object().into_iter().flatten().map(one).collect()
 }
 
 /// Returns what we decide, in the words of the oracle.

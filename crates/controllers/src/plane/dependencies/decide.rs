@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn where_it_takes_the_object_to_tell_whether_it_is_needed() {
-        let of = |api_version: &str, kind: &str| ObjectReference {
+        let reference_to = |api_version: &str, kind: &str| ObjectReference {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
             name: "web".to_owned(),
@@ -434,11 +434,16 @@ mod tests {
         };
         let selected = || Wanted::These(vec![reference("web"), reference("")]);
         let cases = [
-            ("its kind is selected", selected(), of("v1", "ConfigMap"), true),
-            ("another kind is", selected(), of("v1", "Secret"), false),
-            ("another group is", selected(), of("example.io/v1", "ConfigMap"), false),
-            ("only names are wanted", Wanted::These(vec![reference("web")]), of("v1", "ConfigMap"), false),
-            ("nothing is wanted", Wanted::Unsupported, of("v1", "ConfigMap"), false),
+            ("its kind is selected", selected(), reference_to("v1", "ConfigMap"), true),
+            ("another kind is", selected(), reference_to("v1", "Secret"), false),
+            ("another group is", selected(), reference_to("example.io/v1", "ConfigMap"), false),
+            (
+                "only names are wanted",
+                Wanted::These(vec![reference("web")]),
+                reference_to("v1", "ConfigMap"),
+                false,
+            ),
+            ("nothing is wanted", Wanted::Unsupported, reference_to("v1", "ConfigMap"), false),
         ];
         for (name, wanted, resource, expected) in cases {
             assert_eq!(wanted.selects(&resource), expected, "{name}");

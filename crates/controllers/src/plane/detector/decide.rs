@@ -109,7 +109,7 @@ pub(super) fn decide(view: &View) -> Plan {
         return Plan::Nothing("another controller claims it");
     }
     let Some(held) = &view.held else {
-        return view.choice.as_ref().map_or(Plan::Wait, |policy| apply(view, policy));
+        return view.choice.as_ref().map_or(Plan::Wait, |policy| claim_for(view, policy));
     };
     let Some(policy) = held.policy.clone() else { return Plan::Release(held.claim.clone()) };
     let (going, selects) = match &policy {
@@ -119,7 +119,7 @@ pub(super) fn decide(view: &View) -> Plan {
     match (going, selects) {
         // A policy that is being deleted removes its claims first, which enqueues the template again.
         (true, _) => Plan::Nothing("its policy goes"),
-        (false, true) => apply(view, &policy),
+        (false, true) => claim_for(view, &policy),
         // A policy that no longer selects the template releases it itself: only the binding says whether the
         // policy once claimed this template, or the same object under another API group.
         (false, false) if view.touch.fresh => Plan::Nothing("its policy no longer selects it"),
@@ -144,7 +144,8 @@ pub(super) fn is_managed<B: Binding>(binding: &B) -> bool {
     mark.is_some_and(|manager| !manager.is_empty())
 }
 
-fn apply(view: &View, policy: &Choice) -> Plan {
+/// What happens to a template that a policy is to have.
+fn claim_for(view: &View, policy: &Choice) -> Plan {
     if !view.missing.is_empty() {
         return Plan::Block(view.missing.clone());
     }

@@ -38,8 +38,10 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let (controller, queue) = subscribed(plane);
     Box::new(move || {
-        let (of, pushed) = (controller.clone(), queue.clone());
-        controller.plane.supervisor.keep("quotas/recount", move || recount(of.clone(), pushed.clone()));
+        controller.plane.supervisor.keep("quotas/recount", {
+            let (controller, pushed) = (controller.clone(), queue.clone());
+            move || recount(controller.clone(), pushed.clone())
+        });
         controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor);
     })
 }
@@ -55,21 +57,24 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
         }
     });
 
-    let (pushed, of) = (queue.clone(), plane.clone());
-    plane.mirrors.bindings.subscribe(move |change| {
-        let spec =
-            |binding: &Option<Arc<ResourceBinding>>| binding.as_ref().map(|binding| binding.spec.clone());
-        // The first list is compared all at once, when the quotas are known.
-        if change.initial || of.mirrors.quotas.is_empty() {
-            return;
-        }
-        if usage::differs(spec(&change.old).as_ref(), spec(&change.new).as_ref()) {
-            let namespace = &change.key.namespace;
-            of.mirrors
-                .quotas
-                .keys(|key| key.namespace == *namespace)
-                .into_iter()
-                .for_each(|key| pushed.push(key));
+    plane.mirrors.bindings.subscribe({
+        let (pushed, plane) = (queue.clone(), plane.clone());
+        move |change| {
+            let spec =
+                |binding: &Option<Arc<ResourceBinding>>| binding.as_ref().map(|binding| binding.spec.clone());
+            // The first list is compared all at once, when the quotas are known.
+            if change.initial || plane.mirrors.quotas.is_empty() {
+                return;
+            }
+            if usage::differs(spec(&change.old).as_ref(), spec(&change.new).as_ref()) {
+                let namespace = &change.key.namespace;
+                plane
+                    .mirrors
+                    .quotas
+                    .keys(|key| key.namespace == *namespace)
+                    .into_iter()
+                    .for_each(|key| pushed.push(key));
+            }
         }
     });
 

@@ -46,14 +46,16 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
         }
     });
 
-    let (pushed, of) = (queue.clone(), plane.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        if change.old.is_some() || change.new.is_none() {
-            return;
-        }
-        for (key, quota) in of.mirrors.quotas.entries() {
-            if share(&quota, &change.key.name).is_some() {
-                pushed.push(key);
+    plane.mirrors.clusters.subscribe({
+        let (pushed, plane) = (queue.clone(), plane.clone());
+        move |change| {
+            if change.old.is_some() || change.new.is_none() {
+                return;
+            }
+            for (key, quota) in plane.mirrors.quotas.entries() {
+                if share(&quota, &change.key.name).is_some() {
+                    pushed.push(key);
+                }
             }
         }
     });

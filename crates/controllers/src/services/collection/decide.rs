@@ -160,8 +160,9 @@ mod tests {
         }))
     }
 
-    fn work(name: &str, of: &[Token], otherwise: Value) -> Arc<Work> {
-        let wanted = collected("m1", &slice(name, "10.0.0.1"), &key().service, &of.iter().copied().collect());
+    fn work(name: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
+        let wanted =
+            collected("m1", &slice(name, "10.0.0.1"), &key().service, &tokens.iter().copied().collect());
         let Ensure::Create(mut work) = wanted.unwrap().ensure(None) else { panic!("it is made") };
         identify(&mut work, "id");
         Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
@@ -193,7 +194,7 @@ mod tests {
         let moved = || Some(vec![slice("a", "10.0.0.2")]);
         let none: fn() -> Option<Vec<Arc<Value>>> = || Some(Vec::new());
         let (yes, no) = (Some(true), Some(false));
-        let has = |of: &[Token]| vec![work("a", of, json!({}))];
+        let has = |tokens: &[Token]| vec![work("a", tokens, json!({}))];
         let both = "MultiClusterService.ServiceExport multiclusterservice+endpointslice";
         // Name; whether it is exported and asked for; the member's slices; what is collected; then: what happens.
         type Slices = Option<Vec<Arc<Value>>>;

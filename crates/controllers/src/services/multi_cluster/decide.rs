@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::cluster::Cluster;
+use api::conditions::multi_cluster_service as conditions;
 use api::events as reasons;
 use api::labels::annotations::{
     CLUSTER_PROPAGATION_POLICY_NAME, PROPAGATION_POLICY_NAME, PROPAGATION_POLICY_NAMESPACE,
@@ -30,6 +31,7 @@ use super::metadata_patch;
 
 /// The value of the marks on what belongs to a MultiClusterService.
 pub(super) const HOLDER: &str = "MultiClusterService";
+const DONE: &str = "Service is propagated to target clusters.";
 
 /// What is known of a MultiClusterService.
 pub(crate) struct View {
@@ -78,10 +80,35 @@ pub(super) enum Step {
     UpdateBinding(Arc<ResourceBinding>, Box<ResourceBinding>),
 }
 
+/// The steps of a plan, in the order in which they are taken. Those of one stage do not depend on each other.
+#[derive(Debug, Default)]
+pub(super) struct Stages {
+    /// Requests are written after the finalizer that ensures their removal.
+    pub(super) hold: Vec<Step>,
+    /// The claim is written before the binding: a policy that meets the binding checks who has claimed the Service.
+    pub(super) claims: Vec<Step>,
+    pub(super) requests: Vec<Step>,
+    /// With the requests, unless the claim could not be written.
+    pub(super) bindings: Vec<Step>,
+    /// A slice is released after its request was withdrawn: otherwise it would be collected again.
+    pub(super) slices: Vec<Step>,
+    /// Only if all others were taken.
+    pub(super) release: Vec<Step>,
+}
+
+/// What users are told of an attempt.
+#[derive(Debug, PartialEq)]
+pub(super) struct Told {
+    /// Status and reason of the condition. One that goes gets none.
+    pub(super) condition: Option<(&'static str, &'static str)>,
+    pub(super) event: &'static str,
+    pub(super) message: String,
+}
+
 pub(super) fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let Some(multi) = &view.multi else {
-        // It had a finalizer; who took that off by force has left these behind.
+        // It had a finalizer. Somebody took that off by force, and these were left behind.
         withdraw(view, &BTreeSet::new(), &mut plan);
         release_service(view, None, &mut plan);
         return plan;
@@ -112,6 +139,34 @@ pub(super) fn decide(view: &View) -> Plan {
     claim(multi, service, &mut plan);
     bind(view, multi, service, providers.union(&consumers).cloned().collect(), &mut plan);
     plan
+}
+
+/// Returns in which order steps are taken.
+pub(super) fn stages(steps: Vec<Step>) -> Stages {
+    let mut stages = Stages::default();
+    for step in steps {
+        let stage = match &step {
+            Step::Hold => &mut stages.hold,
+            Step::PatchService(_) => &mut stages.claims,
+            Step::CreateRequest(_) | Step::UpdateRequest(..) | Step::DeleteRequest(_) => &mut stages.requests,
+            Step::CreateBinding(_) | Step::UpdateBinding(..) => &mut stages.bindings,
+            Step::ReleaseCollected(..) | Step::DeleteCollected(_) => &mut stages.slices,
+            Step::Release => &mut stages.release,
+        };
+        stage.push(step);
+    }
+    stages
+}
+
+/// Returns what users are told of an attempt that ended with this error, or without one.
+pub(super) fn conclude(multi: &MultiClusterService, error: Option<String>) -> Option<Told> {
+    let stays = multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi);
+    let (status, reason, event, message) = match error {
+        None if !stays => return None,
+        None => ("True", conditions::REASON_SERVICE_APPLIED, reasons::SYNC_SERVICE_SUCCEED, DONE.to_owned()),
+        Some(error) => ("False", conditions::REASON_SERVICE_NOT_APPLIED, reasons::SYNC_SERVICE_FAILED, error),
+    };
+    Some(Told { condition: stays.then_some((status, reason)), event, message })
 }
 
 /// Asks each provider for endpoints. One that is not ready is asked too, and answers when it is back.
@@ -577,6 +632,56 @@ mod tests {
                     assert_eq!(service_of(work, M), None, "{name}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn steps_are_taken_in_an_order_that_a_crash_cannot_harm() {
+        let binding = settled(view(multi(json!({})), service(claimed()))).binding.expect("it is bound");
+        let work = held("m1", &[Token::MultiClusterService], json!({}));
+        let copy = || Box::new(Work::clone(&work));
+        let steps = vec![
+            Step::Release,
+            Step::DeleteCollected(Arc::clone(&work)),
+            Step::UpdateBinding(Arc::clone(&binding), Box::new(ResourceBinding::clone(&binding))),
+            Step::ReleaseCollected(Arc::clone(&work), copy()),
+            Step::DeleteRequest(Arc::clone(&work)),
+            Step::CreateBinding(Box::new(ResourceBinding::clone(&binding))),
+            Step::PatchService(json!({})),
+            Step::CreateRequest(copy()),
+            Step::Hold,
+            Step::UpdateRequest(Arc::clone(&work), copy()),
+        ];
+        let Stages { hold, claims, requests, bindings, slices, release } = stages(steps);
+        let named = |steps: Vec<Step>| words(&Plan { steps, ..Plan::default() });
+        assert_eq!(named(hold), ["hold"]);
+        assert_eq!(named(claims), ["mark"]);
+        assert_eq!(named(requests), ["leave m1", "ask m1", "ask m1 anew"]);
+        assert_eq!(named(bindings), ["rebind", "bind m1+m2"]);
+        assert_eq!(named(slices), ["drop m1", "release m1"]);
+        assert_eq!(named(release), ["release"]);
+    }
+
+    #[test]
+    fn what_is_told_of_an_attempt() {
+        let other = json!({ "spec": { "types": ["LoadBalancer"] } });
+        let applied = Some(("True", "ServiceAppliedSucceed"));
+        let failed = Some(("False", "ServiceAppliedFailed"));
+        // Name; what it is; how the attempt ended; then: condition and event.
+        let cases = [
+            ("it worked", json!({}), None, Some((applied, "SyncServiceSucceed"))),
+            ("it failed", json!({}), Some("why"), Some((failed, "SyncServiceFailed"))),
+            ("it has gone", deleting(), None, None),
+            ("it cannot go", deleting(), Some("why"), Some((None, "SyncServiceFailed"))),
+            ("it is not ours any more", other.clone(), None, None),
+            ("it cannot be left", other, Some("why"), Some((None, "SyncServiceFailed"))),
+        ];
+        for (name, otherwise, error, expected) in cases {
+            let multi = multi(otherwise).expect("it is there");
+            let told = conclude(&multi, error.map(str::to_owned));
+            let message = error.unwrap_or(DONE).to_owned();
+            let expected = expected.map(|(condition, event)| Told { condition, event, message });
+            assert_eq!(told, expected, "{name}");
         }
     }
 

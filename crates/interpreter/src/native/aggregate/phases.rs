@@ -50,7 +50,7 @@ pub(super) fn volume(object: Value, items: &[AggregatedStatusItem]) -> Result<Va
     replace_status(object, phase.map(|phase| ("phase".to_owned(), phase.into())).into_iter().collect())
 }
 
-/// Returns the first phase of `order` that any member reports. Who has not reported yet counts as Pending.
+/// Returns the first phase of `order` that any member reports. A member that has not reported yet counts as Pending.
 fn worst(items: &[AggregatedStatusItem], order: &[&'static str]) -> Result<Option<&'static str>> {
     let mut phases = BTreeSet::new();
     for item in items {
