@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use objects::{Inventory, Kind, assert_kept, at, condition, inventory, object, resource};
 pub use process::{Process, Server, run};
-pub use wait::{eventually, until, until_gone, until_some, until_true};
+pub use wait::{eventually, slowed, until, until_gone, until_some, until_true};
 
 /// How long a test waits for a state. Generous: the machine may be busy with everything else.
 pub const DEADLINE: Duration = Duration::from_secs(180);

@@ -7,6 +7,8 @@ use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
 use kube::discovery::{Discovery, verbs};
 use serde_json::{Value, json};
 
+use crate::eventually;
+
 /// A kind and how it is addressed.
 #[derive(Debug, Clone)]
 pub struct Kind {
@@ -67,7 +69,7 @@ pub fn at(object: Option<&DynamicObject>, path: &str) -> Option<Value> {
 /// Objects of all kinds, as `Kind namespace/name`, with their uids: what was deleted and made again has another one.
 pub type Inventory = BTreeMap<String, String>;
 
-/// Returns all objects of a cluster that are chosen, whatever their kind. Events and Leases come and go by themselves.
+/// Returns all objects of a cluster that are chosen, whatever their kind. Events, Leases and what is measured come and go by themselves.
 pub async fn inventory(
     client: &kube::Client,
     selection: &ListParams,
@@ -75,9 +77,22 @@ pub async fn inventory(
 ) -> Inventory {
     let mut found = Inventory::new();
     for resource in listable(client).await.expect("discovery") {
+        if resource.group == "metrics.k8s.io" {
+            continue;
+        }
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        // A kind may be gone since discovery told of it.
-        let Ok(list) = api.list_metadata(selection).await else { continue };
+        // A kind may be gone since discovery told of it, or have a list that does not consist of objects. One that cannot be listed at
+        // the moment has objects all the same.
+        let list = eventually(format!("a list of {}", resource.plural), async || {
+            match api.list_metadata(selection).await {
+                Ok(list) => Ok(Some(list)),
+                Err(kube::Error::Api(status)) if status.code != 429 && status.code < 500 => Ok(None),
+                Err(kube::Error::SerdeError(_)) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await;
+        let Some(list) = list else { continue };
         for object in list.items.into_iter().filter(|object| chosen(object)) {
             let metadata = object.metadata;
             let (space, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());

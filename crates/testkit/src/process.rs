@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
+use tokio::net::TcpSocket;
 
 use crate::DEADLINE;
 use crate::check::AUDIT_POLICY;
@@ -224,6 +226,8 @@ pub struct Server {
     /// Where audit logs go, one per start, if they are wanted.
     audit: Option<PathBuf>,
     starts: usize,
+    /// Holds the address from the first end on, so that no other program is given its port until the next start.
+    place: Option<TcpSocket>,
     /// Holds the data, unless the test has a place for them.
     _dir: Option<tempfile::TempDir>,
 }
@@ -268,7 +272,8 @@ impl Server {
         // Data that the test keeps may have had another server, with logs of its own.
         let logged = |folder: &PathBuf| (1..).take_while(|number| log_of(folder, *number).exists()).count();
         let starts = audit.as_ref().map_or(0, logged);
-        let mut server = Self { program, data, arguments, process: None, audit, starts, _dir: dir };
+        let mut server =
+            Self { program, data, arguments, process: None, audit, starts, place: None, _dir: dir };
         server.restart();
         server
     }
@@ -283,6 +288,7 @@ impl Server {
     /// As [`Server::restart`], without waiting until it is ready, which it may not become: see [`Server::is_running`].
     pub fn launch(&mut self) {
         let data = self.data.display().to_string();
+        self.keep_place();
         let place = self.address().unwrap_or_else(|| "127.0.0.1:0".to_owned());
         let mut arguments: Vec<String> =
             ["server", "--bind", &place, "--data-dir", &data].map(str::to_owned).to_vec();
@@ -313,11 +319,31 @@ impl Server {
     /// Ends the process as a crash would.
     pub fn kill(&mut self) {
         self.process = None;
+        self.keep_place();
     }
 
     /// Ends the process in order.
     pub fn end(&mut self) {
         self.process.take().expect("a running server").end(Signal::TERM);
+        self.keep_place();
+    }
+
+    /// Keeps the port from being given to another program. Who does not listen is in nobody's way: clients are refused, and the
+    /// next start may listen there.
+    fn keep_place(&mut self) {
+        let Some(address) = self.address().and_then(|address| address.parse::<SocketAddr>().ok()) else {
+            return;
+        };
+        // As long as somebody listens, there is nothing to keep.
+        let keep = || -> std::io::Result<TcpSocket> {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            Ok(socket)
+        };
+        if self.place.is_none() {
+            self.place = keep().ok();
+        }
     }
 
     /// Returns the running process.

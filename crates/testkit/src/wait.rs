@@ -29,6 +29,15 @@ pub async fn until_true(what: impl Display, mut condition: impl FnMut() -> bool)
     until_some(what, async || condition().then_some(())).await;
 }
 
+/// Returns how long something that takes this time on an idle machine may take on one as busy as this is: where several want each
+/// processor, everybody waits for the others.
+pub fn slowed(time: Duration) -> Duration {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let runnable: f64 = load.split(' ').next().and_then(|minute| minute.parse().ok()).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+    time.mul_f64((runnable / cores).max(1.0))
+}
+
 async fn within<T>(
     deadline: Duration,
     what: impl Display,

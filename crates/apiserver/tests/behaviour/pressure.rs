@@ -142,7 +142,8 @@ async fn finding_3_what_clients_make_up_does_not_become_a_label() {
 
 #[tokio::test]
 async fn finding_4_silent_connections_are_closed_at_every_stage() {
-    let short = Duration::from_millis(300);
+    // Those who speak have to be in time, too.
+    let short = testkit::slowed(Duration::from_millis(500));
     let settings = Settings { handshake: short, first_request: short, idle: short, ..Settings::default() };
     let (handle, _) = start(Options { connections: Some(settings), ..Options::default() }).await;
     let mut raw = TcpStream::connect(handle.address).await.expect("a connection");
@@ -164,12 +165,13 @@ async fn finding_4_silent_connections_are_closed_at_every_stage() {
 
 #[tokio::test]
 async fn finding_4_what_is_on_its_way_keeps_a_connection_open() {
-    let short = Duration::from_millis(100);
+    // The requests before it have to be in time, too.
+    let short = testkit::slowed(Duration::from_millis(200));
     let settings = Settings { first_request: short, idle: short, goodbye: short, ..Settings::default() };
     let (handle, api) = start(Options { connections: Some(settings), ..Options::default() }).await;
     let mut watch =
         api.open(&format!("{MAPS}?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dlate")).await;
-    tokio::time::sleep(short * 10).await;
+    tokio::time::sleep(short * 5).await;
     api.post(MAPS, &json!({"metadata": {"name": "late"}})).await.expect(201);
     assert_eq!(watch.step().await, ("ADDED".to_owned(), "late".to_owned()));
     handle.stop().await;

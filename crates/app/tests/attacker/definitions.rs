@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, Verdict};
-use crate::wire::{Answer, PATIENCE};
+use crate::wire::{Answer, patience};
 
 const DEFINITIONS: &str = "apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The name that the last of the costly policies refuses.
@@ -264,7 +264,7 @@ async fn in_effect(stage: &Stage, plural: &str) -> Verdict {
         if answer.code == 422 {
             return Ok(answer.brief());
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > patience() {
             return Err(format!("the policies do not take effect: {}", answer.brief()));
         }
         let path = format!("{}/{CANARY}", objects(plural));

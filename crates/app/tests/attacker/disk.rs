@@ -62,7 +62,7 @@ async fn start_and_wait(arguments: &[&str]) -> (bool, String) {
         .kill_on_drop(true)
         .spawn()
         .expect("the binary starts");
-    match tokio::time::timeout(std::time::Duration::from_secs(15), child.wait_with_output()).await {
+    match tokio::time::timeout(testkit::DEADLINE, child.wait_with_output()).await {
         Ok(Ok(output)) => (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()),
         _ => (true, "it runs: ready".to_owned() + " ready"),
     }

@@ -193,7 +193,7 @@ pub(crate) async fn metrics() -> Verdict {
         tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut text).await?;
         std::io::Result::Ok(text.len())
     };
-    match tokio::time::timeout(Duration::from_secs(25), asked).await {
+    match tokio::time::timeout(testkit::slowed(Duration::from_secs(25)), asked).await {
         Ok(Ok(size)) if size > 100 => {
             Ok(format!("{} silent connections; metrics of {size} bytes", kept.len()))
         }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::hostile::{depth_patch, doubling_patch};
 use crate::plane::SECRET;
 use crate::stage::{Stage, Verdict};
-use crate::wire::{Answer, PATIENCE, Sent, request};
+use crate::wire::{Answer, Sent, patience, request};
 
 const MAPS: &str = "api/v1/namespaces/tenant/configmaps";
 
@@ -204,7 +204,7 @@ pub(crate) async fn options(stage: &Stage) -> Verdict {
         "resourceVersion=999999999999&resourceVersionMatch=NotOlderThan&timeoutSeconds=1",
     ] {
         let sent = request("editor", "GET", &format!("{MAPS}?{query}"), &[], b"");
-        let answer = door.raw_within(sent, Duration::from_secs(10)).await;
+        let answer = door.raw(sent).await;
         if answer.code == 0 || answer.code == 500 {
             return Err(format!("{query}: {}", answer.brief()));
         }
@@ -213,7 +213,7 @@ pub(crate) async fn options(stage: &Stage) -> Verdict {
         ["timeoutSeconds=9223372036854775807", "timeoutSeconds=18446744073709551615", "timeoutSeconds=-5"]
     {
         let sent = request("editor", "GET", &format!("{MAPS}?watch=true&{query}"), &[], b"");
-        let answer = door.raw_within(sent, Duration::from_secs(2)).await;
+        let answer = door.begun(sent).await;
         if answer.code == 0 || answer.code == 500 {
             return Err(format!("watch {query}: {}", answer.brief()));
         }
@@ -230,7 +230,7 @@ pub(crate) async fn future_watch(stage: &Stage) -> Verdict {
         &[],
         b"",
     );
-    let answer = stage.plane.door.raw_within(sent, Duration::from_secs(8)).await;
+    let answer = stage.plane.door.raw(sent).await;
     if answer.code >= 400 || answer.text().contains("ERROR") {
         Ok(answer.brief())
     } else {
@@ -423,7 +423,7 @@ pub(crate) async fn dry_collections(stage: &Stage) -> Verdict {
         let path = format!("{MAPS}?dryRun=All");
         let delete = request("editor", "DELETE", &path, &[("accept", media)], b"");
         // Others of this user were counted before: it may have to wait for its turn.
-        let ask = || stage.plane.door.raw_within(delete.clone(), 4 * PATIENCE);
+        let ask = || stage.plane.door.raw_within(delete.clone(), 4 * patience());
         let answers = futures::future::join_all((0..8).map(|_| ask())).await;
         // Some are told to come back later. Answers are built when others leave the processor time for it: on a machine that is
         // busy enough, not in time.
@@ -499,7 +499,7 @@ pub(crate) async fn locked_objects(stage: &Stage) -> Verdict {
     let touched = |n: usize| json!({"data": {"try": n.to_string()}}).to_string();
     let began = std::time::Instant::now();
     let mut number = 0;
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < patience() {
         number += 1;
         if door.patch("editor", &path, "merge", touched(number)).await.code == 422 {
             break;

@@ -34,7 +34,9 @@ use stage::{Stage, Verdict};
 use table::{Attack, How, attacks};
 
 /// No attack may keep the test waiting for longer. What the server throttles takes its time on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+fn patience() -> Duration {
+    testkit::slowed(Duration::from_secs(300))
+}
 
 /// What came of an attack.
 struct Outcome {
@@ -112,13 +114,14 @@ fn told(name: &str, verdict: &Verdict) {
 
 async fn guarded(play: impl Future<Output = Verdict>) -> Verdict {
     let caught = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(play));
-    match tokio::time::timeout(PATIENCE, caught).await {
+    let patience = patience();
+    match tokio::time::timeout(patience, caught).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(panic)) => {
             let text = panic.downcast_ref::<String>().cloned();
             Err(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
         }
-        Err(_) => Err(format!("no end within {PATIENCE:?}")),
+        Err(_) => Err(format!("no end within {patience:?}")),
     }
 }
 

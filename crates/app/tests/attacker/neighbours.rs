@@ -36,7 +36,7 @@ async fn hooked(stage: &Stage, part: &str, seconds: u64) -> Answer {
         number += 1;
         let map = json!({"metadata": {"name": format!("{name}-{number}")}, "data": {"a": "b"}});
         let answer = stage.plane.door.post("editor", MAPS, &map).await;
-        if !stage.hostile.seen(part).is_empty() || began.elapsed() > crate::wire::PATIENCE {
+        if !stage.hostile.seen(part).is_empty() || began.elapsed() > crate::wire::patience() {
             break answer;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -197,7 +197,7 @@ pub(crate) async fn aggregated_cuts(stage: &Stage) -> Verdict {
 pub(crate) async fn aggregated_is_silent(stage: &Stage) -> Verdict {
     let base = aggregated(stage).await;
     let sent = request("definer", "GET", &format!("{base}/silent"), &[], b"");
-    let answer = stage.plane.door.raw_within(sent, Duration::from_secs(75)).await;
+    let answer = stage.plane.door.raw_within(sent, testkit::slowed(Duration::from_secs(75))).await;
     if answer.code >= 500 {
         Ok(answer.brief())
     } else {
@@ -299,7 +299,7 @@ async fn leave(stage: &Stage, name: &str) {
 async fn asked(stage: &Stage, path: &str, time: Duration) -> Verdict {
     let began = Instant::now();
     while stage.hostile.seen(path).is_empty() {
-        if began.elapsed() > crate::wire::PATIENCE {
+        if began.elapsed() > crate::wire::patience() {
             return Err("the member was never asked".to_owned());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -29,7 +29,7 @@ fn api(
 
 async fn arrives(api: &Api<DynamicObject>, name: &str) -> bool {
     let began = Instant::now();
-    while began.elapsed() < crate::wire::PATIENCE {
+    while began.elapsed() < crate::wire::patience() {
         if api.get_opt(name).await.ok().flatten().is_some() {
             return true;
         }

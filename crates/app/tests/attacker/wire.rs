@@ -13,12 +13,15 @@ use tokio::net::{TcpSocket, TcpStream};
 
 pub(crate) type Stream = tokio_rustls::client::TlsStream<TcpStream>;
 
-/// Generous: the machine may be busy with everything else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The attackers' address. Everybody else comes from 127.0.0.1, so that a cap per address is seen to work.
 pub(crate) const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// More than any honest answer here has.
 const MOST_READ: usize = 64 << 20;
+
+/// Generous: the machine may be busy with everything else.
+pub(crate) fn patience() -> Duration {
+    testkit::slowed(Duration::from_secs(30))
+}
 
 /// A client certificate with its key, as PEM.
 #[derive(Clone)]
@@ -84,15 +87,24 @@ impl Door {
             tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
         };
         let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "no handshake in time");
-        tokio::time::timeout(PATIENCE, opened).await.map_err(|_| late())?
+        tokio::time::timeout(patience(), opened).await.map_err(|_| late())?
     }
 
     /// Sends bytes and reads until the other side ends, or until time runs out.
     pub(crate) async fn raw(&self, sent: Vec<u8>) -> Answer {
-        self.raw_within(sent, PATIENCE).await
+        self.raw_within(sent, patience()).await
     }
 
     pub(crate) async fn raw_within(&self, sent: Vec<u8>, patience: Duration) -> Answer {
+        self.answered(sent, patience, false).await
+    }
+
+    /// Sends bytes and reads until the answer has begun, for one that need not end.
+    pub(crate) async fn begun(&self, sent: Vec<u8>) -> Answer {
+        self.answered(sent, patience(), true).await
+    }
+
+    async fn answered(&self, sent: Vec<u8>, patience: Duration, only_head: bool) -> Answer {
         let stream = match self.tls("http/1.1").await {
             Ok(stream) => stream,
             Err(error) => return Answer::none(format!("no connection: {error}")),
@@ -108,6 +120,9 @@ impl Door {
         let reading = async {
             let mut piece = vec![0; 64 * 1024];
             while seen.len() < MOST_READ {
+                if only_head && seen.windows(4).any(|end| end == b"\r\n\r\n") {
+                    return "begun";
+                }
                 match from.read(&mut piece).await {
                     Ok(0) => return "ended",
                     Ok(read) => seen.extend_from_slice(&piece[..read]),
@@ -143,7 +158,7 @@ impl Door {
     pub(crate) async fn post_costly(&self, who: &str, path: &str, object: &Value) -> Answer {
         let sent = Sent::from(object);
         let bytes = request(who, "POST", path, &[("content-type", sent.media)], &sent.bytes);
-        self.raw_within(bytes, 4 * PATIENCE).await
+        self.raw_within(bytes, 4 * patience()).await
     }
 
     /// Posts again while the server says that it is too much at once: a throttled request is not a refused one.
@@ -151,7 +166,7 @@ impl Door {
         let began = std::time::Instant::now();
         loop {
             let answer = self.post_costly(who, path, object).await;
-            if answer.code != 429 || began.elapsed() > PATIENCE {
+            if answer.code != 429 || began.elapsed() > patience() {
                 return answer;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -172,7 +187,7 @@ impl Door {
         let began = std::time::Instant::now();
         loop {
             let answer = self.get(who, path).await;
-            if wanted(&answer) || began.elapsed() > PATIENCE {
+            if wanted(&answer) || began.elapsed() > patience() {
                 return answer;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

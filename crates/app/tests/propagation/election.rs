@@ -19,7 +19,8 @@ use crate::plane::{ControlPlane, KARMADA};
 fn candidate(kubeconfig: &Path) -> Process {
     let mut command = Command::new(KARMADA);
     command
-        .args(["controllers", "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"])
+        // Long enough that nobody loses it because the machine is busy; the next one has to wait for its end.
+        .args(["controllers", "--leader-elect-lease-duration=20s", "--leader-elect-renew-deadline=18s"])
         .args(["--leader-elect-retry-period=500ms", "--metrics-bind-address=127.0.0.1:0", "--kubeconfig"])
         .arg(kubeconfig)
         .env("NO_COLOR", "1")

@@ -486,7 +486,7 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     nothing_is_written(&world, &[&star, nodes]).await;
 
     // A watch shows no more than a list.
-    let watched = format!("{}&watch=true&timeoutSeconds=1", maps(&world, ""));
+    let watched = format!("{}&watch=true&timeoutSeconds=5", maps(&world, ""));
     for (user, count) in [("guest", None), ("reader", Some(2)), ("both", Some(3)), ("nobody", None)] {
         let (code, answer) = ask(&world, user, "GET", &watched, &Value::Null).await;
         match count {

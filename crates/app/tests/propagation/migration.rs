@@ -58,7 +58,7 @@ fn writes(logs: &[PathBuf]) -> Vec<String> {
 /// Waits until nothing has been written for a while.
 async fn quiet(logs: &[PathBuf]) -> Vec<String> {
     let mut last = (writes(logs), Instant::now());
-    while last.1.elapsed() < Duration::from_secs(5) {
+    while last.1.elapsed() < testkit::slowed(Duration::from_secs(5)) {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let now = writes(logs);
         if now.len() != last.0.len() {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use kube::api::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
@@ -349,9 +349,11 @@ async fn fill(world: &World, count: usize) {
         let api = world.in_plane(&bindings);
         tokio::spawn(async move {
             let mut done = BTreeSet::new();
-            let mut changes = std::pin::pin!(watcher(api, watcher::Config::default()).applied_objects());
+            let all = watcher(api, watcher::Config::default()).default_backoff();
+            let mut changes = std::pin::pin!(all.applied_objects());
             while done.len() < count {
-                let binding: DynamicObject = changes.try_next().await.expect("a watch").expect("no end");
+                // A watch that breaks begins anew by itself.
+                let Ok(binding) = changes.next().await.expect("no end") else { continue };
                 if condition(Some(&binding), "FullyApplied") == Some("True") && reports(&binding) == 3 {
                     done.insert(binding.metadata.name);
                 }

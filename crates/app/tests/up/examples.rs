@@ -298,7 +298,7 @@ impl Desk {
         let line = line.replacen("k ", "exec ./karmadactl ", 1);
         let mut child = self.shell(&line).stdout(file).stderr(Stdio::null()).spawn().expect("a shell runs");
         let mut said = String::new();
-        for _ in 0..600 {
+        for _ in 0..1800 {
             said = std::fs::read_to_string(&log).unwrap_or_default();
             if said.contains(words) || child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 break;

@@ -54,10 +54,10 @@ async fn finding_25_acknowledged_writes_survive_kill_9() {
             let maps = Api::namespaced(server.client().await, "default");
             writers.push(tokio::spawn(count(maps, name, from, acknowledged)));
         }
-        let told = || acknowledged.lock().expect("no writer panics").values().sum::<u64>();
-        testkit::eventually("enough writes", async || match told() {
-            enough if enough >= round * WRITES => Ok(()),
-            few => Err(format!("{few} acknowledged")),
+        let told = || acknowledged.lock().expect("no writer panics").clone();
+        testkit::eventually("enough writes, and some of every writer", async || match told() {
+            all if all.len() == WRITERS && all.values().sum::<u64>() >= round * WRITES => Ok(()),
+            few => Err(format!("{few:?} acknowledged")),
         })
         .await;
         server.process().signal(Signal::KILL);

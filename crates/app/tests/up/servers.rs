@@ -126,7 +126,7 @@ async fn servers_on_one_etcd_are_one_control_plane() {
     let version = maps[0].list(&ListParams::default()).await.expect("a list").metadata.resource_version;
     let watch = maps[1].watch(&WatchParams::default(), &version.expect("a version")).await.expect("a watch");
     maps[2].create(&PostParams::default(), &map("watched", "1")).await.expect("it is new");
-    let first = tokio::time::timeout(Duration::from_secs(60), Box::pin(watch).next()).await.expect("soon");
+    let first = tokio::time::timeout(testkit::DEADLINE, Box::pin(watch).next()).await.expect("soon");
     match first.expect("an event").expect("readable") {
         WatchEvent::Added(map) => assert_eq!(map.name_any(), "watched"),
         other => panic!("{other:?}"),
@@ -228,12 +228,12 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         })
         .await;
         last = holder(&clients[number]).await;
-        let ended = jiff::Timestamp::now();
         if orderly {
             servers[number].end();
         } else {
             servers[number].kill();
         }
+        let ended = jiff::Timestamp::now();
         let left =
             clients.iter().enumerate().find(|(other, _)| *other != number).expect("two are left").1.clone();
         eventually("another one acts", async || {
@@ -241,11 +241,13 @@ async fn servers_on_one_etcd_are_one_control_plane() {
             if now.is_empty() || now == last { Err(format!("still {now:?}")) } else { Ok(()) }
         })
         .await;
-        // The Lease says when. Without an orderly end it cannot have been before the Lease ran out, 15 s after its last renewal.
+        // The Lease says when. Without an orderly end it cannot have been before the Lease ran out, 15 s after its last renewal; with
+        // one nobody waits for that. A busy machine takes its time for the rest.
         let acquired = acquired(&left).await;
         let after = acquired.duration_since(ended).as_secs();
         eprintln!("orderly {orderly}: another server acts after {after} s");
-        assert!(after < if orderly { 10 } else { 20 }, "orderly {orderly}: {after} s");
+        let most = testkit::slowed(Duration::from_secs(if orderly { 10 } else { 20 }));
+        assert!(after <= i64::try_from(most.as_secs()).unwrap_or(i64::MAX), "orderly {orderly}: {after} s");
         servers[number].restart();
         clients[number] = servers[number].client().await;
     }
@@ -297,10 +299,10 @@ async fn an_etcd_endpoint_that_is_down_is_named_and_does_no_harm() {
     install_tls();
     let dir = tempfile::tempdir().expect("a folder for the test");
     let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
-    // A port that nobody listens at.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    // A port that nobody listens at, and that nobody else is given.
+    let gone = tokio::net::TcpSocket::new_v4().expect("a socket");
+    gone.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let down = format!("http://{}", gone.local_addr().expect("an address"));
-    drop(gone);
     let server = start(&format!("{down},{}", etcd.endpoint), &dir.path().join("data"));
     let mut config = config(&server).await;
     config.default_retry = false;
@@ -308,20 +310,20 @@ async fn an_etcd_endpoint_that_is_down_is_named_and_does_no_harm() {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     maps.create(&PostParams::default(), &map("written", "1")).await.expect("the other endpoint takes it");
 
-    let told = eventually("all endpoints have been looked at", async || {
-        let told = read(&client, "/readyz?verbose").await?;
-        if told.contains("etcd-endpoint-1") { Ok(told) } else { Err(told) }
-    })
-    .await;
-    for line in [
+    // Each endpoint is looked at in its own time.
+    let lines = [
         "[+]etcd ok",
         "[+]etcd-readiness ok",
         "[-]etcd-endpoint-0 failed: others are asked",
         "[+]etcd-endpoint-1 ok",
         "readyz check passed",
-    ] {
-        assert!(told.lines().any(|told| told == line), "{line}\n{told}");
-    }
+    ];
+    eventually("all endpoints have been looked at", async || {
+        let told = read(&client, "/readyz?verbose").await?;
+        let all = lines.iter().all(|line| told.lines().any(|told| told == *line));
+        if all { Ok(()) } else { Err(told) }
+    })
+    .await;
     let live = read(&client, "/livez?verbose").await.expect("it lives");
     assert!(live.contains("[+]etcd ok") && !live.contains("etcd-"), "{live}");
     let one = read(&client, "/readyz/etcd-endpoint-0").await.expect_err("it is down");
@@ -329,7 +331,14 @@ async fn an_etcd_endpoint_that_is_down_is_named_and_does_no_harm() {
     let components = read(&client, "/api/v1/componentstatuses").await.expect("a list");
     assert!(components.contains(&down) && components.contains("etcd-1"), "{components}");
 
-    let metrics = read(&client, "/metrics").await.expect("metrics");
+    // What the watch told of the write is counted when it comes.
+    let received = "apiserver_storage_events_received_total{group=\"\",resource=\"configmaps\"}";
+    let metrics = eventually("the watch has told of the write", async || {
+        let metrics = read(&client, "/metrics").await?;
+        let told = metrics.lines().any(|line| line.starts_with(received) && !line.ends_with(" 0"));
+        if told { Ok(metrics) } else { Err(metrics) }
+    })
+    .await;
     let value = |wanted: &str| {
         let line = metrics.lines().find_map(|line| line.strip_prefix(wanted)).map(str::trim);
         line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {wanted}:\n{metrics}"))
@@ -338,7 +347,7 @@ async fn an_etcd_endpoint_that_is_down_is_named_and_does_no_harm() {
     assert!(value(&format!("etcd_requests_total{{{of_maps}}}")) >= 1.0);
     assert!(value(&format!("etcd_request_duration_seconds_count{{{of_maps}}}")) >= 1.0);
     assert!(value(&format!("etcd_request_errors_total{{{of_maps}}}")) < 1.0);
-    assert!(value("apiserver_storage_events_received_total{group=\"\",resource=\"configmaps\"}") >= 1.0);
+    assert!(value(received) >= 1.0);
     assert!(value("apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"}") > 1.0);
     assert!(value(&format!("karmada_etcd_endpoint_up{{endpoint=\"{down}\"}}")) < 1.0);
     assert!(value(&format!("karmada_etcd_endpoint_up{{endpoint=\"{}\"}}", etcd.endpoint)) > 0.0);

@@ -40,7 +40,7 @@ pub(crate) async fn set(store: &Store<Mark>, collection: &str, name: &str, value
 
 /// A deadline far beyond anything expected, so that a hang becomes a failure.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("done within a minute")
+    tokio::time::timeout(Duration::from_secs(180), future).await.expect("done within three minutes")
 }
 
 /// The whole collection as text: `name=value@created/modified`.

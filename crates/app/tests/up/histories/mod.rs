@@ -83,7 +83,7 @@ impl World {
             config.connect_timeout = Some(Duration::from_secs(2));
             clients.push(Client::try_from(config).expect("a client"));
         }
-        let place = Arc::new(Place::new(clients));
+        let place = Arc::new(Place::new(clients, clients::HASTY));
         Some(Self { etcds, peers, servers, ways, wanted: vec![true; SERVERS], place })
     }
 
