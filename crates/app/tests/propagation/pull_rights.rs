@@ -464,7 +464,7 @@ async fn roles_do_not_widen_it(admin: &Caller, agent: &Caller) {
         assert_eq!(admin.code(Method::DELETE, &format!("{bindings}/{name}"), None).await, 200);
     }
     // A right that is taken away ends a moment after the answer, as on kube-apiserver.
-    testkit::eventually("an agent without its roles has no rights", async || {
+    eventually("an agent without its roles has no rights", async || {
         match agent.code(Method::GET, &format!("{CLUSTERS}/a"), None).await {
             403 => Ok(()),
             other => Err(other.to_string()),
