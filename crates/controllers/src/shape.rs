@@ -1,8 +1,12 @@
-//! The shape of all controllers, read from their sources: decisions are pure, and each controller has a test on a server.
+//! The shape of all controllers, read from their sources: decisions are pure, each controller declares what it reads, and each has a
+//! test on a server.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::mirrors::MIRRORED;
+use crate::table::TABLE;
 
 /// What a decision must not use, since it would not be the same the next time, or would not be a decision only.
 const IMPURE: [&str; 13] = [
@@ -137,6 +141,44 @@ fn what_is_impure_is_found() {
     assert!(found[2].contains("fn later<T>") && found[2].contains("Instant::now"), "{found:?}");
     let whole = decisions(Path::new("c/decide.rs"), "fn f() {}\n// now\nmod tests {\n    uuid::\n}\n");
     assert_eq!(whole, ["fn f() {}"]);
+}
+
+/// Returns the mirrors that a source names.
+fn mirrors(code: &str) -> Vec<&str> {
+    let after = code.split("mirrors").skip(1);
+    let fields = after.filter_map(|rest| rest.trim_start().strip_prefix('.').map(str::trim_start));
+    fields.filter_map(|rest| rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()).collect()
+}
+
+/// A mirror that no row names is not started, and one that the own row does not name may not be complete when the controller starts:
+/// then everything that it would show looks as if it did not exist. What a controller reads by way of others, as the interpreter's
+/// customizations, cannot be read from its own source.
+#[test]
+fn each_controller_declares_the_mirrors_that_it_names() {
+    let (sources, mut seen) = (all(), 0);
+    for declaration in TABLE {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(declaration.file);
+        let folder = file.with_extension("");
+        let is_test = |path: &Path| path.ends_with("tests.rs") || path.ends_with("on_server.rs");
+        for (path, text) in &sources {
+            if *path != file && (!path.starts_with(&folder) || is_test(path)) {
+                continue;
+            }
+            for name in mirrors(&code(text).join("\n")) {
+                let Some((_, watch)) = MIRRORED.iter().find(|(field, _)| *field == name) else { continue };
+                seen += 1;
+                let path = path.display();
+                assert!(declaration.watches.contains(watch), "{}: {path} uses {watch:?}", declaration.name);
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} were found");
+}
+
+#[test]
+fn mirrors_are_found() {
+    let text = "plane.mirrors.works.find(key); let mirrors = &plane\n    .mirrors\n    .clusters;\nuse mirrors::Watch;";
+    assert_eq!(mirrors(text), ["works", "clusters"]);
 }
 
 #[test]
