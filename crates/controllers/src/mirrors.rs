@@ -67,6 +67,10 @@ macro_rules! mirrors {
             }
         }
 
+        /// The mirrors by the names of their fields.
+        #[cfg(test)]
+        pub(crate) const MIRRORED: &[(&str, Watch)] = &[$((stringify!($field), Watch::$watch),)*];
+
         pub(crate) struct Mirrors {
             $(pub(crate) $field: Arc<Mirror<$kind>>,)*
         }

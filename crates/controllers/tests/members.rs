@@ -18,6 +18,7 @@ use runtime::Supervisor;
 use serde_json::{Value, json};
 use testkit::check::{self, Site, check};
 use testkit::embedded::{Embedded, audit};
+use testkit::process::keep_address;
 use testkit::{DEADLINE, eventually};
 
 const SPACE: &str = "karmada-es-m1";
@@ -516,8 +517,11 @@ async fn finding_25_a_member_that_was_restored_to_an_older_revision_is_repaired(
     let restart = async |world: &mut World, replace: &dyn Fn()| {
         let member = std::mem::replace(&mut world.member, start_member(Options::default()).await);
         member.stop().await;
+        // It has to come back where the control plane knows it.
+        let place = keep_address(options.bind);
         replace();
         let unused = std::mem::replace(&mut world.member, start_member(options.clone()).await);
+        drop(place);
         unused.stop().await;
         world.member_client = world.member.client.clone();
     };

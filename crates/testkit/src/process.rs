@@ -328,21 +328,13 @@ impl Server {
         self.keep_place();
     }
 
-    /// Keeps the port from being given to another program. Who does not listen is in nobody's way: clients are refused, and the
-    /// next start may listen there.
+    /// Keeps the port until the next start.
     fn keep_place(&mut self) {
         let Some(address) = self.address().and_then(|address| address.parse::<SocketAddr>().ok()) else {
             return;
         };
-        // As long as somebody listens, there is nothing to keep.
-        let keep = || -> std::io::Result<TcpSocket> {
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            Ok(socket)
-        };
         if self.place.is_none() {
-            self.place = keep().ok();
+            self.place = keep_address(address);
         }
     }
 
@@ -375,6 +367,18 @@ impl Server {
         let server = file.clusters.first()?.cluster.as_ref()?.server.clone()?;
         Some(server.trim_start_matches("https://").to_owned())
     }
+}
+
+/// Keeps an address whose server has ended from being given to another program, for as long as the result lives. Who does not listen is
+/// in nobody's way: clients are refused, and the next server may listen there. As long as somebody listens, there is nothing to keep.
+pub fn keep_address(address: SocketAddr) -> Option<TcpSocket> {
+    let keep = || -> std::io::Result<TcpSocket> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(socket)
+    };
+    keep().ok()
 }
 
 /// Makes a place for audit logs, with their policy.

@@ -499,13 +499,19 @@ pub(crate) async fn stolen_secret(stage: &Stage) -> Verdict {
     for name in ["thief2", "thief3"] {
         door.get("walker", &format!("{CLUSTERS}/{name}/proxy/api")).await;
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // A member that comes after them is sent its own token; what would be sent to the others was sent by then.
+    cluster(stage, "witness", "witness").await;
+    let witness = asked(stage, "/witness", Duration::from_secs(1)).await;
+    let sent = stage.hostile.seen("/witness").iter().any(|seen| seen.head.contains("token-of-witness"));
     let stolen = stage.hostile.seen("/thief").iter().any(|seen| seen.head.contains("precious-token"));
-    for name in ["thief", "thief2", "thief3"] {
+    for name in ["thief", "thief2", "thief3", "witness"] {
         leave(stage, name).await;
     }
+    witness?;
     if stolen {
         Err("the token was sent to the registrar's server".to_owned())
+    } else if !sent {
+        Err("no member is sent its token any more".to_owned())
     } else {
         Ok(format!("{}, {}, {}", first.code, second.code, third.code))
     }

@@ -8,7 +8,7 @@ use rcgen::{DnType, DnValue};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, Verdict};
-use crate::wire::{Door, request};
+use crate::wire::{Answer, Door, request};
 
 const RBAC: &str = "apis/rbac.authorization.k8s.io/v1";
 const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -84,7 +84,13 @@ pub(crate) async fn aggregate(stage: &Stage) -> Verdict {
     let gathering = json!({"metadata": {"name": "gathering"}, "rules": [],
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}});
     let gathered = door.post("tenant", &format!("{RBAC}/clusterroles"), &gathering).await;
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    // A role that the administrator has gathered afterwards has its effect, so whatever comes of the others has, too.
+    let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["nowhere"], "verbs": ["get"]}]);
+    let later = json!({"metadata": {"name": "gathered-later", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+        "rules": rules});
+    stage.plane.make(&format!("{RBAC}/clusterroles"), &later).await;
+    let nowhere = "api/v1/namespaces/other/secrets/nowhere";
+    let gathers = stage.plane.calm.until("nobody", nowhere, |answer| answer.code == 404).await.one_of(&[404]);
     let read = door.get("nobody", TREASURE).await;
     // Undone, whatever came of it.
     let undo = r#"{"metadata":{"labels":{"rbac.authorization.k8s.io/aggregate-to-view":null}}}"#;
@@ -97,10 +103,13 @@ pub(crate) async fn aggregate(stage: &Stage) -> Verdict {
             .send("root", "DELETE", &format!("{RBAC}/clusterrolebindings/{who}-{role}"), String::new())
             .await;
     }
-    stage.plane.calm.send("root", "DELETE", &format!("{RBAC}/clusterroles/gathering"), String::new()).await;
+    for role in ["gathering", "gathered-later"] {
+        stage.plane.calm.send("root", "DELETE", &format!("{RBAC}/clusterroles/{role}"), String::new()).await;
+    }
     if read.code == 200 {
         return Err("a viewer reads secrets after a label was set".to_owned());
     }
+    gathers.map_err(|seen| format!("what the administrator gathers: {seen}"))?;
     labelled.one_of(&[403]).map_err(|seen| format!("label: {seen}"))?;
     gathered.one_of(&[403]).map_err(|seen| format!("aggregation rule: {seen}"))
 }
@@ -196,7 +205,17 @@ pub(crate) async fn own_approval(stage: &Stage) -> Verdict {
     let mut born = csr_object("born-approved", &pem, json!({}));
     born["status"] = json!({"conditions": [condition], "certificate": "AAAA"});
     door.post("asker", CSRS, &born).await.one_of(&[201])?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // One that comes later, and that the administrator approves, is signed: the signer has been at the others by then.
+    let plain = csr(DnValue::Utf8String("askers".to_owned()), "asker");
+    let mut good = door.post("asker", CSRS, &csr_object("good", &plain, json!({}))).await.json();
+    good["status"]["conditions"] =
+        json!([{"type": "Approved", "status": "True", "reason": "good", "message": "good"}]);
+    stage.plane.calm.send("root", "PUT", &format!("{CSRS}/good/approval"), &good).await.one_of(&[200])?;
+    let is_signed = |answer: &Answer| answer.json()["status"]["certificate"].is_string();
+    let signed = stage.plane.calm.until("root", &format!("{CSRS}/good"), is_signed).await;
+    if !is_signed(&signed) {
+        return Err(format!("what the administrator approves is not signed: {}", signed.brief()));
+    }
     let found = door.get("asker", &format!("{CSRS}/born-approved")).await;
     if found.json()["status"]["certificate"].is_string() || found.text().contains("Approved") {
         return Err("a request can be born approved".to_owned());

@@ -41,7 +41,6 @@ async fn arrives(api: &Api<DynamicObject>, name: &str) -> bool {
 /// Sends a ConfigMap on its way with these overriders; returns once another one behind it has arrived.
 async fn send_overridden(stage: &Stage, name: &str, data: Value, overriders: Value) -> Result<(), String> {
     let door = &stage.plane.door;
-    let member = stage.member().await;
     let selectors = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name}]);
     let rule = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "OverridePolicy", "metadata": {"name": name},
         "spec": {"resourceSelectors": selectors, "overrideRules": [{"overriders": overriders}]}});
@@ -52,15 +51,22 @@ async fn send_overridden(stage: &Stage, name: &str, data: Value, overriders: Val
     }
     door.post("tenant", MAPS, &json!({"metadata": {"name": name}, "data": data})).await.one_of(&[201])?;
     propagate(stage, name).await?;
+    let next = next_arrives(stage, name).await;
+    door.send("tenant", "DELETE", &format!("{POLICY}/overridepolicies/{name}"), String::new()).await;
+    next
+}
+
+/// Sends a ConfigMap after something of this name, and waits until it has arrived. Whatever the control plane does about things that it
+/// was given before it has done by then: before that, it says nothing that something is not in the member.
+async fn next_arrives(stage: &Stage, name: &str) -> Result<(), String> {
+    let member = stage.member().await;
     let marker = format!("after-{name}");
-    door.post("tenant", MAPS, &json!({"metadata": {"name": marker}, "data": {"a": "b"}}))
-        .await
-        .one_of(&[201])?;
+    let map = json!({"metadata": {"name": marker}, "data": {"a": "b"}});
+    stage.plane.door.post("tenant", MAPS, &map).await.one_of(&[201])?;
     propagate(stage, &marker).await?;
     let maps = api(&member.client, "", "v1", "ConfigMap", Some("tenant"));
     let there = arrives(&maps, &marker).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
-    door.send("tenant", "DELETE", &format!("{POLICY}/overridepolicies/{name}"), String::new()).await;
     if there { Ok(()) } else { Err("nothing is propagated any more".to_owned()) }
 }
 
@@ -201,7 +207,7 @@ pub(crate) async fn binding_by_hand(stage: &Stage) -> Verdict {
     let inside = "other/secrets/treasure";
     let inside = json!({"apiVersion": "v1", "kind": "Namespace", "namespace": "tenant", "name": inside});
     let third = stage.plane.door.post("editor", &path, &binding("treasure-namespace", inside)).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let next = next_arrives(stage, "treasure").await;
     let works = stage.plane.calm.get("root", "apis/work.karmada.io/v1alpha1/works").await.text();
     let secrets = api(&member.client, "", "v1", "Secret", Some("other"));
     let propagated = secrets.get_opt("treasure").await.ok().flatten().is_some();
@@ -211,6 +217,7 @@ pub(crate) async fn binding_by_hand(stage: &Stage) -> Verdict {
     if propagated || works.contains(crate::plane::SECRET) || works.contains("\"cluster-admin\"") {
         return Err("what the editor may not read is on its way to the member".to_owned());
     }
+    next?;
     Ok(format!("{}, {} and {}; not propagated", first.code, second.code, third.code))
 }
 
@@ -221,7 +228,7 @@ pub(crate) async fn policy_for_others(stage: &Stage) -> Verdict {
         "spec": {"resourceSelectors": [{"apiVersion": "v1", "kind": "Secret", "namespace": "other", "name": "treasure"},
             {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "cluster-admin"}], "placement": {}}});
     let made = stage.plane.door.post("tenant", &format!("{POLICY}/propagationpolicies"), &policy).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let next = next_arrives(stage, "greedy").await;
     let secrets = api(&member.client, "", "v1", "Secret", Some("other"));
     let propagated = secrets.get_opt("treasure").await.ok().flatten().is_some();
     stage
@@ -229,7 +236,11 @@ pub(crate) async fn policy_for_others(stage: &Stage) -> Verdict {
         .calm
         .send("root", "DELETE", &format!("{POLICY}/propagationpolicies/greedy"), String::new())
         .await;
-    if propagated { Err("another tenant's Secret is in the member".to_owned()) } else { Ok(made.brief()) }
+    if propagated {
+        return Err("another tenant's Secret is in the member".to_owned());
+    }
+    next?;
+    Ok(made.brief())
 }
 
 /// Works and execution namespaces are the control plane's.

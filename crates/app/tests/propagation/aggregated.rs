@@ -118,6 +118,13 @@ fn in_the_name_of(user: &str, config: &Path, to: &Path) {
     std::fs::write(to, file.to_string()).expect("a kubeconfig");
 }
 
+/// Returns the port that a server of ours has chosen.
+fn port_of(process: &Process) -> u16 {
+    let address = process.ready.split_once("127.0.0.1:").map(|(_, rest)| rest).expect("an address");
+    let port: String = address.chars().take_while(char::is_ascii_digit).collect();
+    port.parse().expect("a port")
+}
+
 /// Fails unless a control plane whose controllers write in this name and its member m1 keep the laws of every world.
 async fn keeps_laws(plane: &Client, writer: &str, log: &Path, member: &Place) {
     let logs = member.audit_log.iter().cloned().collect();
@@ -155,17 +162,14 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     }
     apply_printed(&plane, &["crds"]).await;
 
-    let ports = clusters::free_ports(2).expect("free ports");
-    let (port, hooks) = (ports[0].to_string(), ports[1].to_string());
+    // Each server takes a free port and says which; whoever is to call it is told afterwards.
     let (certificates, webhook) = (at("aggregated-certs"), at("webhook-certs"));
-    let shared = ["--secure-port", &port, "--cert-dir", &certificates];
-    let print = ["aggregated", "--print-registration", "--external-name", "localhost"];
-    apply_printed(&plane, &[&print[..], &shared].concat()).await;
+    let shared = ["aggregated", "--external-name", "localhost", "--cert-dir", &certificates, "--secure-port"];
     let data = at("data");
-    let serve = ["aggregated", "--kubeconfig", &config, "--bind-address", "127.0.0.1", "--data-dir", &data];
-    let aggregated = Process::start(KARMADA, &[&serve[..], &shared].concat(), "ready");
-    let url = format!("https://127.0.0.1:{hooks}");
-    apply_printed(&plane, &["webhook", "--print-configuration", "--cert-dir", &webhook, "--url", &url]).await;
+    let serve = ["0", "--kubeconfig", &config, "--bind-address", "127.0.0.1", "--data-dir", &data];
+    let aggregated = Process::start(KARMADA, &[&shared[..], &serve].concat(), "ready");
+    let port = port_of(&aggregated).to_string();
+    apply_printed(&plane, &[&shared[..], &[port.as_str(), "--print-registration"]].concat()).await;
     let webhook_arguments = [
         "webhook",
         "--kubeconfig",
@@ -173,13 +177,15 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
         "--bind-address",
         "127.0.0.1",
         "--secure-port",
-        &hooks,
+        "0",
         "--health-probe-bind-address",
         "0",
         "--cert-dir",
         &webhook,
     ];
-    let webhook = Process::start(KARMADA, &webhook_arguments, "ready");
+    let hooks = Process::start(KARMADA, &webhook_arguments, "ready");
+    let url = format!("https://127.0.0.1:{}", port_of(&hooks));
+    apply_printed(&plane, &["webhook", "--print-configuration", "--cert-dir", &webhook, "--url", &url]).await;
     let services =
         Kind::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices").api(plane.clone(), "");
     for name in ["v1alpha1.cluster.karmada.io", "v1alpha1.search.karmada.io", "v1beta1.metrics.k8s.io"] {
@@ -274,7 +280,7 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     let secrets = Api::<DynamicObject>::all_with(direct, &testkit::resource("", "v1", "Secret", "secrets"));
     assert!(secrets.list(&Default::default()).await.is_err(), "nothing else is served");
     keeps_laws(&plane, CONTROLLERS, &log, place).await;
-    drop((controllers, webhook, aggregated));
+    drop((controllers, hooks, aggregated));
     fleet.down().await.expect("the API server ends");
 }
 
@@ -361,6 +367,50 @@ async fn as_account(plane: &Client, kubeconfig: &Path, name: &str, to: &Path) {
     std::fs::write(to, config.to_string()).expect("a kubeconfig");
 }
 
+/// Starts a program that `init` has installed, with the arguments, the certificate and the account of its pods. A server takes a free
+/// port.
+async fn start_installed(
+    plane: &Client,
+    kubeconfig: &Path,
+    folder: &Path,
+    (name, workload): (&str, &Kind),
+    ready: &str,
+) -> Process {
+    let folder = folder.join(name);
+    std::fs::create_dir(&folder).expect("a folder");
+    let secrets = Kind::namespaced("", "v1", "Secret", "secrets").api(plane.clone(), "karmada-system");
+    let secret = secrets.get_opt(&format!("{name}-cert")).await.expect("an answer");
+    for (file, encoded) in secret.iter().filter_map(|secret| secret.data["data"].as_object()).flatten() {
+        use base64::Engine as _;
+        let encoded = encoded.as_str().expect("text");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).expect("base64");
+        std::fs::write(folder.join(file), bytes).expect("a file");
+    }
+    let own = folder.join("kubeconfig");
+    as_account(plane, kubeconfig, name, &own).await;
+    let workload = workload.api(plane.clone(), "karmada-system").get(name).await.expect("a workload");
+    let container = &workload.data["spec"]["template"]["spec"]["containers"][0];
+    let (place, data) = (folder.display().to_string(), folder.join("data").display().to_string());
+    let mut arguments = Vec::new();
+    for argument in container["args"].as_array().expect("arguments").iter().filter_map(Value::as_str) {
+        match argument.split_once('=') {
+            Some(("--cert-dir", _)) => arguments.push(format!("--cert-dir={place}")),
+            Some(("--data-dir", _)) => arguments.push(format!("--data-dir={data}")),
+            Some(("--secure-port", _)) => {
+                arguments.push("--secure-port=0".to_owned());
+                arguments.push("--bind-address=127.0.0.1".to_owned());
+            }
+            Some(("--health-probe-bind-address", _)) => {
+                arguments.push("--health-probe-bind-address=0".to_owned());
+            }
+            _ => arguments.push(argument.to_owned()),
+        }
+    }
+    arguments.push(format!("--kubeconfig={}", own.display()));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Process::start(KARMADA, &arguments, ready)
+}
+
 /// What `init --on-existing` installs, with the programs on this machine: they have the arguments, the certificates and the accounts of
 /// their pods.
 #[tokio::test(flavor = "multi_thread")]
@@ -377,8 +427,6 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
         Fleet::start(FleetOptions::of([host])).await.unwrap_or_else(|error| panic!("{}", error.chain()));
     let kubeconfig = fleet.cluster("host").expect("the API server").kubeconfig().to_path_buf();
     let (config, plane) = (kubeconfig.display().to_string(), client(&kubeconfig).await);
-    let found = clusters::free_ports(2).expect("free ports");
-    let ports = BTreeMap::from([("karmada-webhook", found[0]), ("karmada-aggregated-apiserver", found[1])]);
 
     install(&plane, &config).await;
     let secrets = Kind::namespaced("", "v1", "Secret", "secrets").api(plane.clone(), "karmada-system");
@@ -396,48 +444,21 @@ async fn what_init_installs_on_an_existing_api_server_brings_templates_to_member
     let definitions =
         Kind::cluster("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
     let services = Kind::namespaced("", "v1", "Service", "services");
+
+    let start = async |name: &str, workload: &str, plural: &str, ready: &str| {
+        let workload = Kind::namespaced("apps", "v1", workload, plural);
+        start_installed(&plane, &kubeconfig, dir.path(), (name, &workload), ready).await
+    };
+    let servers = ["karmada-aggregated-apiserver", "karmada-webhook"];
+    let mut running = vec![
+        start(servers[0], "StatefulSet", "statefulsets", "ready").await,
+        start(servers[1], "Deployment", "deployments", "ready").await,
+    ];
+    let ports: BTreeMap<&str, u16> = servers.into_iter().zip(running.iter().map(port_of)).collect();
     for kind in [&services, &definitions, &registration, &mutating, &validating] {
         lead_here(&plane, kind, &ports).await;
     }
-
-    let mut running = Vec::new();
-    for (name, workload, plural, ready) in [
-        ("karmada-aggregated-apiserver", "StatefulSet", "statefulsets", "ready"),
-        ("karmada-webhook", "Deployment", "deployments", "ready"),
-        ("karmada-controllers", "Deployment", "deployments", "controllers run"),
-    ] {
-        let folder = dir.path().join(name);
-        std::fs::create_dir(&folder).expect("a folder");
-        let secret = secrets.get_opt(&format!("{name}-cert")).await.expect("an answer");
-        for (file, encoded) in secret.iter().filter_map(|secret| secret.data["data"].as_object()).flatten() {
-            use base64::Engine as _;
-            let encoded = encoded.as_str().expect("text");
-            let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).expect("base64");
-            std::fs::write(folder.join(file), bytes).expect("a file");
-        }
-        let own = folder.join("kubeconfig");
-        as_account(&plane, &kubeconfig, name, &own).await;
-        let workloads = Kind::namespaced("apps", "v1", workload, plural).api(plane.clone(), "karmada-system");
-        let workload = workloads.get(name).await.expect("a workload");
-        let container = &workload.data["spec"]["template"]["spec"]["containers"][0];
-        let (place, data) = (folder.display().to_string(), folder.join("data").display().to_string());
-        let given = container["args"].as_array().expect("arguments").iter().filter_map(Value::as_str);
-        let mut arguments: Vec<String> = given
-            .map(|argument| match argument.split_once('=') {
-                Some(("--cert-dir", _)) => format!("--cert-dir={place}"),
-                Some(("--data-dir", _)) => format!("--data-dir={data}"),
-                Some(("--secure-port", _)) => format!("--secure-port={}", ports[name]),
-                Some(("--health-probe-bind-address", _)) => "--health-probe-bind-address=0".to_owned(),
-                _ => argument.to_owned(),
-            })
-            .collect();
-        if ports.contains_key(name) {
-            arguments.push("--bind-address=127.0.0.1".to_owned());
-        }
-        arguments.push(format!("--kubeconfig={}", own.display()));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        running.push(Process::start(KARMADA, &arguments, ready));
-    }
+    running.push(start("karmada-controllers", "Deployment", "deployments", "controllers run").await);
     let available = |found: Option<&DynamicObject>| condition(found, "Available") == Some("True");
     let registrations = registration.api(plane.clone(), "");
     for name in ["v1alpha1.cluster.karmada.io", "v1alpha1.search.karmada.io"] {

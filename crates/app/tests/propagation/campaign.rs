@@ -396,8 +396,8 @@ async fn case(members: &clusters::Members, number: usize, trouble: Trouble, leav
         assert_the_clock_is_wrong(&world).await;
     }
     if !lost {
-        // Long enough to miss a member.
-        world.until_looked_at(10).await;
+        // Long enough to miss a member: there is a look every second at most, and a loss has to last for twelve.
+        world.until_looked_at(20).await;
     }
     lab.mend(trouble).await;
     if trouble == Trouble::Emptied {

@@ -13,18 +13,19 @@ on_real_and_simulated_members! {
     a_dead_cluster_is_left_for_good_by_those_who_do_not_tolerate_it(Exclusive, 3);
 }
 
-/// Everything about clusters happens within seconds.
+/// Everything about clusters happens within seconds. A cluster is not lost before three looks in a row have failed: on a busy machine one
+/// may fail by itself, after five seconds if nobody takes the connection, or after ten if nobody answers.
 pub(crate) const QUICK: [&str; 10] = [
     "--feature-gates=Failover=true,StatefulFailoverInjection=true",
     "--enable-no-execute-taint-eviction",
     "--allow-no-execute-taint-policy",
     "--cluster-status-update-frequency=1s",
     "--cluster-success-threshold=1s",
-    "--cluster-failure-threshold=1s",
+    "--cluster-failure-threshold=12s",
     "--cluster-monitor-period=5s",
     "--graceful-eviction-timeout=1h",
     "--descheduling-interval=1s",
-    "--unschedulable-threshold=1s",
+    "--unschedulable-threshold=5s",
 ];
 
 /// Everything but what several control planes of one member would fight about, and the descheduler.
@@ -262,9 +263,10 @@ async fn a_workload_that_stays_unhealthy_moves_with_its_state() {
     let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
     let world = World::new("ill", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     world.create(&deployments(), deployment("web")).await;
+    // Where its pods start, it is unhealthy as well, on a busy machine for seconds.
     let state = json!({"rules": [{"aliasLabelName": "replicas-before", "jsonPath": "{.replicas}"}]});
     let failover = json!({"application": {
-        "decisionConditions": {"tolerationSeconds": 1}, "purgeMode": "Immediately", "statePreservation": state}});
+        "decisionConditions": {"tolerationSeconds": 10}, "purgeMode": "Immediately", "statePreservation": state}});
     world.create(&policies(), policy("web", json!({"propagateDeps": true, "failover": failover}))).await;
     let policy = world.in_plane(&policies()).get("web").await.expect("the policy");
     assert_eq!(
@@ -281,7 +283,7 @@ async fn a_workload_that_stays_unhealthy_moves_with_its_state() {
     assert_eq!(label.as_deref(), Some("2"));
     until_gone(&world.in_member(first, &deployments()), "web", "the old copy is gone").await;
     let why = world.until_told(&world.namespace, "web", "EvictingWorkloadFromCluster").await;
-    assert!(why.ends_with("it has been unhealthy there for longer than 1s."), "{why}");
+    assert!(why.ends_with("it has been unhealthy there for longer than 10s."), "{why}");
     // When the eviction is over, the label goes, too.
     assert_eq!(world.until_placed("web").await, second);
     until(&there, "web", "the label of the state goes", |found| {

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{AsyncBufReadExt as _, Stream, StreamExt as _};
 use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -226,6 +226,13 @@ impl Stage {
         .await;
     }
 
+    /// Watches from what is there.
+    async fn watch(&self) -> impl Stream<Item = Value> + Unpin {
+        let request = Request::get(format!("{LIST}?watch=true")).body(Vec::new()).expect("a request");
+        let lines = self.plane.request_stream(request).await.expect("a watch").lines();
+        Box::pin(lines.map(|line| serde_json::from_str::<Value>(&line.expect("an event")).expect("JSON")))
+    }
+
     /// Waits until the registry says that all is followed, or not, and why.
     async fn until_told(&self, status: &str, why: &str) {
         eventually(format!("the registry tells {status} {why}"), async || {
@@ -238,6 +245,11 @@ impl Stage {
         })
         .await;
     }
+}
+
+async fn next(events: &mut (impl Stream<Item = Value> + Unpin)) -> Value {
+    let event = tokio::time::timeout(testkit::DEADLINE, events.next()).await.expect("an event in time");
+    event.expect("the watch goes on")
 }
 
 async fn make(api: &Api<DynamicObject>, object: Value) {
@@ -269,15 +281,27 @@ async fn a_member_in_trouble_is_shown_as_it_was_and_holds_up_nobody() {
     }
     assert!(stage.peak() < before + 150, "{} MiB for a list of 200 MB, {before} before", stage.peak());
 
-    // An empty list is not believed at once, nor is one of an older time.
+    // An empty list is not believed at once, nor is one of an older time. Whoever watches would be told of what is believed for a moment,
+    // so the next event is that of the honest member, whose change comes last.
+    let mut mark = value;
     for (older, left) in [(false, 1), (true, 2)] {
+        let mut events = stage.watch().await;
+        for _ in ["honest", "other"] {
+            let event = next(&mut events).await;
+            assert_eq!(event["type"], "ADDED", "{event}");
+        }
         stage.other.becomes(Manner::Lies { older, left, value });
         stage.other.until_watched().await;
         assert_eq!(*stage.other.manner.borrow(), Manner::Honest(value), "the lies were told");
         // That it is up to date again may be noticed a moment after the watch was granted.
-        let wanted = format!("honest={value} other={value}");
+        let wanted = format!("honest={mark} other={value}");
         assert_eq!(stage.shown().await.replace('!', ""), wanted, "older: {older}");
         stage.until_shown(&wanted, &format!("older: {older}")).await;
+        mark += 1;
+        stage.honest.becomes(Manner::Honest(mark));
+        let event = next(&mut events).await;
+        let told = (&event["type"], &event["object"]["data"]["v"]);
+        assert_eq!(told, (&json!("MODIFIED"), &json!(mark.to_string())), "older: {older}: {event}");
     }
     stage.check().await;
 }

@@ -443,6 +443,9 @@ async fn an_agent_that_outlives_its_cluster_brings_nothing_back() {
     way.heal();
     agent.line("whether the control plane knows the cluster");
     until_gone(&namespaces, ACCOUNTS, "its account stays away").await;
+    // The member is nobody's any more, and its agent asks in vain, in the same words each time: the control plane alone is judged.
+    let plane = Site::plane(plane.client.clone(), CONTROLLERS, server.audit_logs());
+    check(&check::World { plane, members: Vec::new(), controllers: "*".to_owned() }).await;
 }
 
 /// The name of the agent of m1 in the control plane.

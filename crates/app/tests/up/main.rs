@@ -15,8 +15,9 @@ use std::net::TcpListener;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
 
 use process::Up;
@@ -63,8 +64,33 @@ async fn check(up: &Up) {
 
 /// Follows the sample until it is as wanted.
 async fn until(api: &Api<Deployment>, what: &str, wanted: impl Fn(&Deployment) -> bool) -> Deployment {
-    let found = testkit::until(api, "hello", what, |found| found.is_some_and(&wanted)).await;
+    until_named(api, "hello", what, wanted).await
+}
+
+/// As [`until`], for a copy of the sample under another name.
+async fn until_named(
+    api: &Api<Deployment>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(&Deployment) -> bool,
+) -> Deployment {
+    let found = testkit::until(api, name, what, |found| found.is_some_and(&wanted)).await;
     found.expect("it was wanted to exist")
+}
+
+/// Creates the sample under another name, the policies first.
+async fn create_sample(up: &Up, name: &str) {
+    let text = include_str!("../../../../examples/hello.yaml").replace("hello", name);
+    let documents = apimachinery::yaml::read_all(&text).expect("YAML");
+    let client = client(up, None).await;
+    for document in documents.into_iter().rev() {
+        let object: DynamicObject = serde_json::from_value(document.value).expect("an object");
+        let types = object.types.clone().expect("a kind");
+        let (group, version) = types.api_version.split_once('/').expect("a group");
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
+        api.create(&PostParams::default(), &object).await.expect("created");
+    }
 }
 
 fn ready(deployment: &Deployment) -> i32 {
@@ -190,10 +216,15 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
         members.iter().map(|member| member.kubeconfig().to_string_lossy().into_owned()).collect();
     let before: Vec<_> = kubeconfigs.iter().map(|path| std::fs::read(path).expect("a file")).collect();
 
-    let mut up = Up::start(&data, &["--members", &kubeconfigs.join(",")]);
+    // Others use these members as well, maybe in the same way, so nothing in them may have the name of the sample itself.
+    let sample = format!("hello-{}", std::process::id());
+    let mut up = Up::start(&data, &["--no-sample", "--members", &kubeconfigs.join(",")]);
     up.until_it_says("Try, in another terminal");
+    create_sample(&up, &sample).await;
     let template = deployments(&up, None).await;
-    let first = until(&template, "the status of both members on the template", |d| ready(d) == 6).await;
+    let all_ready = |d: &Deployment| ready(d) == 6;
+    let first =
+        until_named(&template, &sample, "the status of both members on the template", all_ready).await;
     let names: Vec<String> = kubeconfig(&up)
         .contexts
         .into_iter()
@@ -203,7 +234,8 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
     assert_eq!(names.len(), 2, "a context for each member: {names:?}");
     for name in &names {
         let member = deployments(&up, Some(name)).await;
-        until(&member, "half of it in each", |d| replicas(d) == 3 && ready(d) == 3).await;
+        let half = |d: &Deployment| replicas(d) == 3 && ready(d) == 3;
+        until_named(&member, &sample, "half of it in each", half).await;
     }
     check(&up).await;
     up.interrupt();
@@ -211,15 +243,15 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
     assert!(before == after, "the user's kubeconfigs are as they were");
 
     // The next start knows them; and what was propagated is taken back, for the sake of other tests.
-    let mut up = Up::start(&data, &[]);
+    let mut up = Up::start(&data, &["--no-sample"]);
     up.until_it_says("Try, in another terminal");
     let template = deployments(&up, None).await;
-    let resumed = until(&template, "what was there before", |d| ready(d) == 6).await;
+    let resumed = until_named(&template, &sample, "what was there before", all_ready).await;
     assert_eq!(resumed.metadata.uid, first.metadata.uid, "the same object as before");
-    template.delete("hello", &DeleteParams::default()).await.expect("deleted");
+    template.delete(&sample, &DeleteParams::default()).await.expect("deleted");
     for name in &names {
         let member = deployments(&up, Some(name)).await;
-        until_gone(&member, "hello", "it leaves the members").await;
+        until_gone(&member, &sample, "it leaves the members").await;
     }
     check(&up).await;
     up.interrupt();

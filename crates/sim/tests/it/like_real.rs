@@ -199,8 +199,28 @@ async fn the_same_manifests_end_in_the_same_objects() {
 /// Changes a Deployment and returns the numbers of ready pods it goes through, without repetitions.
 ///
 /// Counted from the pods themselves: the watch shows every one of their changes, in order. The Deployment's status says
-/// the same, but a controller that is busy leaves some numbers out.
+/// the same, but a controller that is busy leaves some numbers out. A watch that was interrupted leaves some out as well, so all of it
+/// begins again then, in another namespace.
 async fn ready_counts(site: &Site, namespace: &str, start: Value, change: Value, wanted: i64) -> Vec<usize> {
+    for look in 0..LOOKS {
+        let namespace = format!("{namespace}-{look}");
+        let counted = ready_counts_in(site, &namespace, start.clone(), change.clone(), wanted).await;
+        site.delete_namespace(&namespace).await;
+        match counted {
+            Ok(counts) => return counts,
+            Err(error) => eprintln!("the watch in {namespace} was interrupted: {error}; once more"),
+        }
+    }
+    panic!("each of {LOOKS} watches was interrupted");
+}
+
+async fn ready_counts_in(
+    site: &Site,
+    namespace: &str,
+    start: Value,
+    change: Value,
+    wanted: i64,
+) -> Result<Vec<usize>, watcher::Error> {
     site.namespace(namespace).await;
     site.create(namespace, start).await;
     let is_done = |object: &Value, generation: i64, replicas: i64| {
@@ -219,7 +239,7 @@ async fn ready_counts(site: &Site, namespace: &str, start: Value, change: Value,
     let (mut ready, mut counts) = (BTreeSet::new(), Vec::new());
     // First what is there, then what changes.
     while let Some(event) = changes.next().await {
-        match event.expect("a watch") {
+        match event? {
             watcher::Event::InitApply(pod) => note(&mut ready, &pod),
             watcher::Event::InitDone => break,
             _ => {}
@@ -230,7 +250,11 @@ async fn ready_counts(site: &Site, namespace: &str, start: Value, change: Value,
     let done = site.until("Deployment", namespace, "web", "be as wanted", |web| is_done(web, 2, wanted));
     let following = async {
         while let Some(event) = changes.next().await {
-            match event.expect("a watch") {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => return error,
+            };
+            match event {
                 watcher::Event::Apply(pod) => note(&mut ready, &pod),
                 watcher::Event::Delete(pod) => {
                     ready.remove(&pod.metadata.name);
@@ -241,14 +265,14 @@ async fn ready_counts(site: &Site, namespace: &str, start: Value, change: Value,
                 counts.push(ready.len());
             }
         }
+        panic!("the watch ended")
     };
     // The Deployment counts what has happened to its pods, so everything is on its way when it is done.
     tokio::select! {
-        () = following => panic!("the watch ended"),
+        error = following => return Err(error),
         _ = async { done.await; site.settle(namespace, testkit::slowed(Duration::from_secs(2))).await } => {}
     }
-    site.delete_namespace(namespace).await;
-    counts
+    Ok(counts)
 }
 
 /// Notes whether a pod is ready and stays.

@@ -112,7 +112,11 @@ async fn state_survives_a_restart_if_asked_to() {
     let (url, kubeconfig) = (fleet.members()[0].url.clone(), fleet.members()[0].kubeconfig.clone());
     Site::simulated(&fleet.members()[0]).await.namespace("kept").await;
     fleet.stop().await;
+    // Nobody else may take its port in the meantime.
+    let address = url.trim_start_matches("https://").parse().expect("an address");
+    let place = testkit::process::keep_address(address);
     let fleet = sim::start(options).await.expect("the same member");
+    drop(place);
     assert_eq!((&fleet.members()[0].url, &fleet.members()[0].kubeconfig), (&url, &kubeconfig));
     let site = Site::simulated(&fleet.members()[0]).await;
     site.until("Namespace", "", "kept", "exist", |_| true).await;
