@@ -33,9 +33,8 @@ use crate::{
 pub(crate) const FILE: &str = "store.redb";
 const LOCK: &str = "lock";
 
-/// How often and at which distance a lock that somebody holds is tried: fifteen seconds in all, as for a port in use. On a busy machine
-/// a process that was killed keeps its files for several seconds.
-const LOCK_TRIES: u32 = 750;
+/// How often and at which distance a lock that somebody holds is tried: five seconds in all.
+const LOCK_TRIES: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// redb caches pages itself; since nobody reads from the file, it needs room for the inner pages and the

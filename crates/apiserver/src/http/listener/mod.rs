@@ -35,9 +35,8 @@ use guests::{Active, Guests, Slot};
 const MAX_STREAMS: u32 = 1000;
 /// How long connections may take to end once they or the server must end.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// How often, and after which pause, a port in use is tried again: fifteen seconds in total. On a busy machine a process that was killed
-/// keeps its sockets for several seconds.
-const BIND_TRIES: u32 = 300;
+/// How often, and after which pause, a port in use is tried again: five seconds in total.
+const BIND_TRIES: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
 /// The pause after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(50);
