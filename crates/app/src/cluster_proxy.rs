@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use api::cluster::{Cluster, LocalSecretReference};
 use apimachinery::gvk::GroupResource;
+use apimachinery::names;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::{Body, onward, pass, respond};
@@ -209,7 +210,11 @@ impl Clients {
 async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecretReference, Secret)>, Status> {
     let named = [&cluster.spec.secret_ref, &cluster.spec.impersonator_secret_ref];
     let mut found = Vec::new();
-    for reference in named.into_iter().flatten() {
+    // Users write them, and the client writes them into paths as they are. There is no Secret with such a name.
+    let can_exist = |reference: &&LocalSecretReference| {
+        names::is_path_segment(&reference.namespace) && names::is_path_segment(&reference.name)
+    };
+    for reference in named.into_iter().flatten().filter(can_exist) {
         let secrets: Api<Secret> = Api::namespaced(host.clone(), &reference.namespace);
         if let Some(secret) = secrets.get_opt(&reference.name).await.map_err(bare)? {
             found.push((reference.clone(), secret));
