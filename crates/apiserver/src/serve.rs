@@ -499,7 +499,7 @@ fn deadline(query: &Query) -> Duration {
 
 /// The answer to a request that took too long. As upstream, it has no media type: clients rely on the code, which says that the
 /// request may still have been carried out.
-pub(crate) fn timed_out() -> Response<Body> {
+pub fn timed_out() -> Response<Body> {
     let status = Status::new(504, "Timeout", "request did not complete within the allotted timeout")
         .with_details(Default::default());
     let mut response = respond::error(&status);
