@@ -314,7 +314,7 @@ where
         Some(account) => Some(server.limits.read(account, wanted).await?),
         None => None,
     };
-    let body = read(body, |bytes| server.limits.sent(user, bytes)).await?;
+    let body = read(server, user, account.zip(reading.as_mut()), body).await?;
     if let (Some(account), Some(reading)) = (account, &mut reading) {
         reading.shrink(body.len());
         server.limits.handle(account, reading, &body).await?;
@@ -456,8 +456,13 @@ fn usual_terms(info: &RequestInfo, user: &User) -> Terms {
     }
 }
 
-/// Reads a body completely, up to the limit, and no faster than `pause` allows.
-async fn read<B>(body: B, pause: impl Fn(usize) -> Duration) -> Result<Bytes, Status>
+/// Reads a body completely, up to the limit, no faster than its user may send, and only while there is room for what arrives.
+async fn read<B>(
+    server: &Server,
+    user: &User,
+    mut charged: Option<(&Account, &mut Reading)>,
+    body: B,
+) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -475,7 +480,10 @@ where
                 handlers::MAX_BODY
             )));
         }
-        let pause = pause(piece.len());
+        if let Some((account, reading)) = &mut charged {
+            server.limits.arrive(account, reading, piece.len()).await?;
+        }
+        let pause = server.limits.sent(user, piece.len());
         // Most bodies arrive in one piece, which need not be copied.
         if first.is_empty() && all.is_empty() {
             first = piece;
