@@ -47,6 +47,16 @@ pub enum Peer {
     Local(Arc<User>),
     /// A client whose name and rights a component of this process has checked.
     Vouched(Arc<User>),
+    /// A client whose request a component of this process answers with the answer to another one.
+    Onward(Onward),
+}
+
+/// The client of a request within another one: see [`Context::client`].
+#[derive(Debug, Clone)]
+pub struct Onward {
+    pub(crate) user: Arc<User>,
+    /// Who gets the answer to the first request.
+    pub(crate) recipient: Recipient,
 }
 
 impl Peer {
@@ -58,6 +68,10 @@ impl Peer {
     /// that come through another server have theirs, whoever opened the connection.
     fn is_limited(&self) -> bool {
         !matches!(self, Self::Local(_))
+    }
+
+    fn is_within_another(&self) -> bool {
+        matches!(self, Self::Onward(_))
     }
 }
 
@@ -90,8 +104,13 @@ where
             let (user, reach) = admitted?;
             let account = peer.is_limited().then(|| server.limits.account(&user)).flatten();
             recipient.account = account.clone();
-            if let Peer::Remote { guest, .. } = &peer {
-                recipient.guest = Some(guest.clone());
+            match &peer {
+                Peer::Remote { guest, .. } => recipient.guest = Some(guest.clone()),
+                Peer::Onward(first) => {
+                    recipient.guest = first.recipient.guest.clone();
+                    recipient.alone = first.recipient.alone;
+                }
+                Peer::Local(_) | Peer::Vouched(_) => {}
             }
             if let Some(account) = &account {
                 server.limits.write(account).await?;
@@ -104,7 +123,9 @@ where
                 return Ok(keep(answer.await, permit));
             }
             // The body is read before a place is taken, so that a slow sender does not block others.
-            let body = receive(&server, &user, account.as_deref(), body);
+            // Within another request it is charged already, and would wait for itself.
+            let charged = account.as_deref().filter(|_| !peer.is_within_another());
+            let body = receive(&server, &user, charged, body);
             let body = tokio::time::timeout_at(given_up.into(), body).await;
             let Ok(body) = body else { return Ok(timed_out()) };
             let (body, reading) = body?;
@@ -157,6 +178,10 @@ where
             let lasting = long && manner.is_none();
             response = response.map(|body| server.sendings.send(body, recipient, lasting));
         }
+        if peer.is_within_another() {
+            // It must not be charged again with the answer to the first request.
+            response.extensions_mut().insert(Manner::Counted);
+        }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());
         tracing::debug!(code = response.status().as_u16(), "answered");
@@ -202,7 +227,7 @@ async fn admit(
     let mut record = server.audit.as_ref().and_then(|audit| {
         let address = match peer {
             Peer::Remote { guest, .. } => Some(guest.address()),
-            Peer::Local(_) | Peer::Vouched(_) => None,
+            Peer::Local(_) | Peer::Vouched(_) | Peer::Onward(_) => None,
         };
         let origin = Origin { uri: &parts.uri, headers: &parts.headers, address };
         let nobody = User::default();
@@ -332,7 +357,9 @@ fn keep(response: Response<Body>, permit: Option<Permit>) -> Response<Body> {
 
 async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
     let verdict = match peer {
-        Peer::Local(user) | Peer::Vouched(user) => return Ok(user.clone()),
+        Peer::Local(user) | Peer::Vouched(user) | Peer::Onward(Onward { user, .. }) => {
+            return Ok(user.clone());
+        }
         Peer::Remote { verdict, .. } => verdict.now(),
     };
     if verdict.front_proxy
