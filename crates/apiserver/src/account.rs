@@ -1,6 +1,7 @@
 //! What one user holds in memory: requests that are being read or handled, and answers that are not sent yet.
 //!
-//! All users together have a budget, too. When it is used up, only users who have left little unread get more.
+//! All users together have budgets, too, since one who may make accounts can be many users. When one is used up, only users who
+//! hold little get more.
 //!
 //! An account exists as long as something is charged to it, or a request of its user is in progress.
 
@@ -16,7 +17,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 /// What one user may hold in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes of requests that are being read or handled.
+    /// Bytes of requests that are being read or handled. All clients together may have eight times as much, and a quarter of that
+    /// again is for those who have little.
     pub reading: usize,
     /// Bytes of answers that the client has not read yet. All clients together may hold eight times as much.
     pub unsent: usize,
@@ -34,6 +36,8 @@ impl Default for Budgets {
 const USERS: usize = 8;
 /// A user has left little unread if it is at most this fraction of the budget.
 const LITTLE: usize = 64;
+/// A user has few bodies if they are at most this fraction of the budget: one of the largest, by default.
+const FEW: usize = 16;
 
 type Known = Mutex<HashMap<String, Weak<Account>>>;
 
@@ -45,9 +49,13 @@ pub(crate) struct Accounts {
 }
 
 /// What all accounts share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct All {
     known: Known,
+    /// What has arrived of all bodies that are being read or handled.
+    arrived: Arc<Pool>,
+    /// What handling takes for all large bodies.
+    handling: Arc<Pool>,
     /// What all users together have not read yet.
     unsent: AtomicUsize,
     /// All users together are within the budget again.
@@ -56,7 +64,15 @@ struct All {
 
 impl Accounts {
     pub(crate) fn new(budgets: Budgets) -> Self {
-        Self { budgets, all: Arc::default() }
+        let bodies = (kilobytes(budgets.reading) as usize).saturating_mul(1024).saturating_mul(USERS);
+        let all = All {
+            known: Known::default(),
+            arrived: Pool::new(bodies),
+            handling: Pool::new(bodies),
+            unsent: AtomicUsize::default(),
+            freed: Notify::default(),
+        };
+        Self { budgets, all: Arc::new(all) }
     }
 
     /// Returns the account of a user.
@@ -144,7 +160,22 @@ impl Account {
         // A body that is larger than the budget waits for the whole budget.
         let wanted = kilobytes(bytes).min(self.all_reading);
         let permit = self.reading.clone().acquire_many_owned(wanted).await;
-        Reading { permit: permit.expect("the semaphore is never closed"), handling: None }
+        let permit = permit.expect("the semaphore is never closed");
+        Reading { permit, arrived: Share::none_of(&self.all.arrived), handling: None }
+    }
+
+    /// Waits until all users together have room for bytes of a body that have just arrived. Only what has arrived counts, so that
+    /// whoever announces much and sends nothing keeps nobody out.
+    pub(crate) async fn arrive(&self, reading: &mut Reading, bytes: usize) {
+        // As for the user's own budget, a body that is larger than that counts as the whole of it.
+        let left = (self.all_reading as usize).saturating_mul(1024).saturating_sub(reading.arrived.bytes);
+        reading.arrived.grow(bytes.min(left), || self.has_few(&self.reading)).await;
+    }
+
+    /// Returns whether what the user holds of a budget is little.
+    fn has_few(&self, own: &Semaphore) -> bool {
+        let all = self.all_reading as usize;
+        all.saturating_sub(own.available_permits()) <= all / FEW
     }
 
     /// Waits until a body that has been read may be handled, which takes more memory than its bytes. This has a separate budget:
@@ -155,7 +186,10 @@ impl Account {
         }
         let wanted = kilobytes(handled(body)).min(self.all_reading);
         let permit = self.handling.clone().acquire_many_owned(wanted).await;
-        reading.handling = Some(permit.expect("the semaphore is never closed"));
+        let permit = permit.expect("the semaphore is never closed");
+        let mut share = Share::none_of(&self.all.handling);
+        share.grow((wanted as usize).saturating_mul(1024), || self.has_few(&self.handling)).await;
+        reading.handling = Some((permit, share));
     }
 
     /// Returns whether the user has left too much unread, or all users together have, and this user is not a modest one.
@@ -229,8 +263,9 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Reading {
     permit: OwnedSemaphorePermit,
+    arrived: Share,
     /// For the memory that handling takes; released together with the bytes.
-    handling: Option<OwnedSemaphorePermit>,
+    handling: Option<(OwnedSemaphorePermit, Share)>,
 }
 
 impl Reading {
@@ -238,6 +273,63 @@ impl Reading {
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let held = self.permit.num_permits();
         let _surplus = self.permit.split(held.saturating_sub(kilobytes(bytes) as usize));
+    }
+}
+
+/// A budget of all users together.
+#[derive(Debug)]
+struct Pool {
+    limit: usize,
+    used: AtomicUsize,
+    freed: Notify,
+}
+
+impl Pool {
+    fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicUsize::default(), freed: Notify::default() })
+    }
+
+    /// Takes bytes, if there are so many. A quarter more is for users who have few bodies. It is a fixed amount, since the number of
+    /// such users is not: one who may make accounts makes as many as it takes.
+    fn take(&self, bytes: usize, has_few: bool) -> bool {
+        let limit = if has_few { self.limit.saturating_add(self.limit / 4) } else { self.limit };
+        let grown = |used: usize| Some(used.saturating_add(bytes)).filter(|wanted| *wanted <= limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
+    }
+}
+
+/// Bytes of a pool, which are free again when this is dropped.
+#[derive(Debug)]
+struct Share {
+    bytes: usize,
+    pool: Arc<Pool>,
+}
+
+impl Share {
+    fn none_of(pool: &Arc<Pool>) -> Self {
+        Self { bytes: 0, pool: pool.clone() }
+    }
+
+    /// Waits until the pool has so many bytes more.
+    async fn grow(&mut self, bytes: usize, has_few: impl Fn() -> bool) {
+        loop {
+            // Made before the look, so that nothing is missed that is freed after it.
+            let freed = self.pool.freed.notified();
+            if self.pool.take(bytes, has_few()) {
+                break;
+            }
+            freed.await;
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pool.used.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.pool.freed.notify_waiters();
+        }
     }
 }
 
@@ -312,6 +404,72 @@ mod tests {
         drop(first);
         assert!(account.handle(&mut second, text.as_bytes()).now_or_never().is_some());
         assert!(account.handle(&mut third, text.as_bytes()).now_or_never().is_some(), "text is what it is");
+    }
+
+    #[test]
+    fn finding_25_bodies_of_many_accounts_have_a_limit_together() {
+        const WHOLE: usize = 1 << 20;
+        let accounts = Accounts::new(Budgets { reading: WHOLE, ..Budgets::default() });
+        let arrives = |name: &str, bytes: usize| {
+            let account = accounts.of(name);
+            let mut reading = account.read(bytes).now_or_never().expect("it is within the user's own budget");
+            account.arrive(&mut reading, bytes).now_or_never().map(|()| reading)
+        };
+        let mut held: Vec<_> = (0..USERS).map(|number| arrives(&format!("user-{number}"), WHOLE)).collect();
+        assert!(held.iter().all(Option::is_some), "all together may have as much");
+        assert!(arrives("another", WHOLE).is_none());
+
+        // Who has announced a body and sent nothing of it takes nothing.
+        let slow = accounts.of("slow");
+        let mut waiting = slow.read(WHOLE).now_or_never().expect("it is within the user's own budget");
+        assert!(slow.arrive(&mut waiting, 1024).now_or_never().is_none(), "it has announced too much");
+
+        let few = WHOLE / FEW;
+        let kept: Vec<_> =
+            (0..USERS * FEW / 4).map(|number| arrives(&format!("few-{number}"), few)).collect();
+        assert!(kept.iter().all(Option::is_some), "a quarter more is for those who have little");
+        assert!(arrives("one too many", few).is_none(), "many small ones are much, too");
+        drop(kept);
+        held.pop();
+        assert!(slow.arrive(&mut waiting, WHOLE).now_or_never().is_some());
+        assert!(arrives("another", WHOLE).is_none());
+        drop((waiting, held));
+        assert_eq!(accounts.all.arrived.used.load(Ordering::Relaxed), 0);
+        assert!(arrives("another", 100 * WHOLE).is_some(), "what is larger than a budget counts as one");
+    }
+
+    #[test]
+    fn finding_25_what_bodies_of_many_accounts_become_has_a_limit_together() {
+        let accounts = Accounts::new(Budgets { reading: 1 << 20, ..Budgets::default() });
+        let text = vec![b' '; 1 << 20];
+        let handles = |name: &str, body: &[u8]| {
+            let account = accounts.of(name);
+            let mut reading = account.read(body.len()).now_or_never().expect("it is the user's first");
+            account.handle(&mut reading, body).now_or_never().map(|()| reading)
+        };
+        let held: Vec<_> = (0..USERS).map(|number| handles(&format!("user-{number}"), &text)).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(handles("another", &text).is_none());
+        assert!(handles("another", b"{}").is_some(), "small ones do not wait");
+        drop(held);
+        assert!(handles("another", &text).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_body_goes_on_when_others_are_done() {
+        let accounts = Accounts::new(Budgets { reading: 1024, ..Budgets::default() });
+        let (greedy, account) = (accounts.of("greedy"), accounts.of("someone"));
+        let mut first = greedy.read(1024).await;
+        first.arrived.grow(1024 * USERS, || false).await;
+        let mut reading = account.read(1024).await;
+        {
+            let arriving = account.arrive(&mut reading, 1024);
+            tokio::pin!(arriving);
+            assert!(arriving.as_mut().now_or_never().is_none());
+            drop(first);
+            arriving.await;
+        }
+        assert_eq!(reading.arrived.bytes, 1024);
     }
 
     #[test]

@@ -46,7 +46,7 @@ mod yaml;
 pub use account::{Budgets, Held};
 pub use endpoints::{KUBERNETES_VERSION, ROUTES, Readers, Route};
 pub use options::{Options, Profile};
-pub use serve::{Peer, serve};
+pub use serve::{Onward, Peer, serve, timed_out};
 pub use server::{Extension, Server};
 pub use service_ranges::{Error as ServiceRangesError, ServiceRanges};
 pub use start::{Error, Handle, start};

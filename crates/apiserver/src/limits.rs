@@ -149,6 +149,16 @@ impl Limits {
         tokio::time::timeout(self.patience, account.read(bytes)).await.map_err(|_| come_back())
     }
 
+    /// Waits until there is room for bytes of a body that have arrived.
+    pub(crate) async fn arrive(
+        &self,
+        account: &Account,
+        reading: &mut Reading,
+        bytes: usize,
+    ) -> Result<(), Status> {
+        tokio::time::timeout(self.patience, account.arrive(reading, bytes)).await.map_err(|_| come_back())
+    }
+
     /// Waits until a body that was read from a client may be handled.
     pub(crate) async fn handle(
         &self,
@@ -376,6 +386,26 @@ mod tests {
         drop(unsent);
         assert!(limits.write(&account).await.is_ok());
         assert!(limits.account(&User::system("admin")).is_none());
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_client_with_many_names_gets_429() {
+        let budgets = Budgets { reading: 1 << 20, ..Budgets::default() };
+        let limits = Limits { patience: Duration::from_millis(1), ..Limits::new(1, 1, budgets) };
+        let mut held = Vec::new();
+        let refused = loop {
+            let account = limits.account(&user(&format!("account-{}", held.len()))).unwrap();
+            let mut reading = limits.read(&account, 1 << 20).await.unwrap();
+            match limits.arrive(&account, &mut reading, 1 << 20).await {
+                Ok(()) => held.push(reading),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+        assert_eq!(held.len(), 8);
+        let account = limits.account(&user("modest")).unwrap();
+        let mut reading = limits.read(&account, 1024).await.unwrap();
+        assert!(limits.arrive(&account, &mut reading, 1024).await.is_ok());
     }
 
     #[test]

@@ -47,6 +47,16 @@ pub enum Peer {
     Local(Arc<User>),
     /// A client whose name and rights a component of this process has checked.
     Vouched(Arc<User>),
+    /// A client whose request a component of this process answers with the answer to another one.
+    Onward(Onward),
+}
+
+/// The client of a request within another one: see [`Context::client`].
+#[derive(Debug, Clone)]
+pub struct Onward {
+    pub(crate) user: Arc<User>,
+    /// Who gets the answer to the first request.
+    pub(crate) recipient: Recipient,
 }
 
 impl Peer {
@@ -58,6 +68,10 @@ impl Peer {
     /// that come through another server have theirs, whoever opened the connection.
     fn is_limited(&self) -> bool {
         !matches!(self, Self::Local(_))
+    }
+
+    fn is_within_another(&self) -> bool {
+        matches!(self, Self::Onward(_))
     }
 }
 
@@ -90,8 +104,13 @@ where
             let (user, reach) = admitted?;
             let account = peer.is_limited().then(|| server.limits.account(&user)).flatten();
             recipient.account = account.clone();
-            if let Peer::Remote { guest, .. } = &peer {
-                recipient.guest = Some(guest.clone());
+            match &peer {
+                Peer::Remote { guest, .. } => recipient.guest = Some(guest.clone()),
+                Peer::Onward(first) => {
+                    recipient.guest = first.recipient.guest.clone();
+                    recipient.alone = first.recipient.alone;
+                }
+                Peer::Local(_) | Peer::Vouched(_) => {}
             }
             if let Some(account) = &account {
                 server.limits.write(account).await?;
@@ -104,7 +123,9 @@ where
                 return Ok(keep(answer.await, permit));
             }
             // The body is read before a place is taken, so that a slow sender does not block others.
-            let body = receive(&server, &user, account.as_deref(), body);
+            // Within another request it is charged already, and would wait for itself.
+            let charged = account.as_deref().filter(|_| !peer.is_within_another());
+            let body = receive(&server, &user, charged, body);
             let body = tokio::time::timeout_at(given_up.into(), body).await;
             let Ok(body) = body else { return Ok(timed_out()) };
             let (body, reading) = body?;
@@ -157,6 +178,10 @@ where
             let lasting = long && manner.is_none();
             response = response.map(|body| server.sendings.send(body, recipient, lasting));
         }
+        if peer.is_within_another() {
+            // It must not be charged again with the answer to the first request.
+            response.extensions_mut().insert(Manner::Counted);
+        }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());
         tracing::debug!(code = response.status().as_u16(), "answered");
@@ -202,7 +227,7 @@ async fn admit(
     let mut record = server.audit.as_ref().and_then(|audit| {
         let address = match peer {
             Peer::Remote { guest, .. } => Some(guest.address()),
-            Peer::Local(_) | Peer::Vouched(_) => None,
+            Peer::Local(_) | Peer::Vouched(_) | Peer::Onward(_) => None,
         };
         let origin = Origin { uri: &parts.uri, headers: &parts.headers, address };
         let nobody = User::default();
@@ -314,7 +339,7 @@ where
         Some(account) => Some(server.limits.read(account, wanted).await?),
         None => None,
     };
-    let body = read(body, |bytes| server.limits.sent(user, bytes)).await?;
+    let body = read(server, user, account.zip(reading.as_mut()), body).await?;
     if let (Some(account), Some(reading)) = (account, &mut reading) {
         reading.shrink(body.len());
         server.limits.handle(account, reading, &body).await?;
@@ -332,7 +357,9 @@ fn keep(response: Response<Body>, permit: Option<Permit>) -> Response<Body> {
 
 async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
     let verdict = match peer {
-        Peer::Local(user) | Peer::Vouched(user) => return Ok(user.clone()),
+        Peer::Local(user) | Peer::Vouched(user) | Peer::Onward(Onward { user, .. }) => {
+            return Ok(user.clone());
+        }
         Peer::Remote { verdict, .. } => verdict.now(),
     };
     if verdict.front_proxy
@@ -456,8 +483,13 @@ fn usual_terms(info: &RequestInfo, user: &User) -> Terms {
     }
 }
 
-/// Reads a body completely, up to the limit, and no faster than `pause` allows.
-async fn read<B>(body: B, pause: impl Fn(usize) -> Duration) -> Result<Bytes, Status>
+/// Reads a body completely, up to the limit, no faster than its user may send, and only while there is room for what arrives.
+async fn read<B>(
+    server: &Server,
+    user: &User,
+    mut charged: Option<(&Account, &mut Reading)>,
+    body: B,
+) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -475,7 +507,10 @@ where
                 handlers::MAX_BODY
             )));
         }
-        let pause = pause(piece.len());
+        if let Some((account, reading)) = &mut charged {
+            server.limits.arrive(account, reading, piece.len()).await?;
+        }
+        let pause = server.limits.sent(user, piece.len());
         // Most bodies arrive in one piece, which need not be copied.
         if first.is_empty() && all.is_empty() {
             first = piece;
@@ -499,7 +534,7 @@ fn deadline(query: &Query) -> Duration {
 
 /// The answer to a request that took too long. As upstream, it has no media type: clients rely on the code, which says that the
 /// request may still have been carried out.
-pub(crate) fn timed_out() -> Response<Body> {
+pub fn timed_out() -> Response<Body> {
     let status = Status::new(504, "Timeout", "request did not complete within the allotted timeout")
         .with_details(Default::default());
     let mut response = respond::error(&status);

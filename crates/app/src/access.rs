@@ -26,7 +26,7 @@ pub(crate) struct ConnectionArguments {
     /// Megabytes of answers that one user may leave unread before it gets no more. All users together may leave eight times as much.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
     max_unread_per_user: u64,
-    /// Megabytes of request bodies that one user may have in work at once.
+    /// Megabytes of request bodies that one user may have in work at once. All users together may have eight times as much.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
     max_request_bytes_per_user: u64,
 }

@@ -19,16 +19,18 @@ mod room;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::cluster::{Cluster, LocalSecretReference};
 use apimachinery::gvk::GroupResource;
+use apimachinery::names;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, onward, pass, respond};
+use apiserver::http::{Body, Query, RequestInfo, onward, pass, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use member::{Connection, OldestTls};
@@ -45,6 +47,39 @@ const EVERY: &str = "*";
 /// As for aggregated servers.
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
+/// How long another server may take until its answer begins. The caller may read it for as long as it lasts.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For requests that do not stay open; members that are alive answer these within their own deadline, which is the same.
+    usual: Duration,
+    /// For watches, and for a change of protocols. A member says at once that it begins; an aggregated server of its own may first fill
+    /// a cache.
+    open: Duration,
+    /// For logs, and for what is behind a proxy in the member. A kubelet sends nothing at all before the first line of a log, so a
+    /// client that follows one waits for hours: as long as kubelets keep streams open in which nothing happens.
+    quiet: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let minutes = |count: u64| Duration::from_secs(count.saturating_mul(60));
+        Self { usual: minutes(1), open: minutes(5), quiet: minutes(240) }
+    }
+}
+
+impl Patience {
+    /// Returns how long the answer to a request may take to begin.
+    fn of(self, method: &Method, target: &str) -> Duration {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let info = RequestInfo::parse(method, path, &Query::parse(Some(query)));
+        match info.subresource.as_str() {
+            "log" | "proxy" => self.quiet,
+            _ if info.is_long_running() => self.open,
+            _ => self.usual,
+        }
+    }
+}
+
 /// The routes to members, with a client for each that was used.
 pub(crate) struct ClusterProxy {
     tunnels: Tunnels,
@@ -56,6 +91,7 @@ pub(crate) struct ClusterProxy {
     /// The API server in front, if this one is behind another.
     host: Option<Client>,
     oldest_tls: OldestTls,
+    patience: Patience,
 }
 
 impl std::fmt::Debug for ClusterProxy {
@@ -67,7 +103,8 @@ impl std::fmt::Debug for ClusterProxy {
 impl ClusterProxy {
     pub(crate) fn new(tunnels: Tunnels, oldest_tls: OldestTls) -> Self {
         let (clients, readers) = (Clients::default(), Clients::default());
-        Self { tunnels, clients, readers, room: Room::default(), host: None, oldest_tls }
+        let patience = Patience::default();
+        Self { tunnels, clients, readers, room: Room::default(), host: None, oldest_tls, patience }
     }
 
     /// Returns the same for a server behind another one, which has the Secrets and everything that is not served here.
@@ -84,7 +121,7 @@ impl ClusterProxy {
         body: Bytes,
     ) -> Result<Response<Body>, Status> {
         let Some(host) = &self.host else { return Ok(own::ask(server, context, target, body).await) };
-        pass_on(server, context, host, target, body)
+        pass_on(server, context, host, target, body, self.patience)
             .await?
             .map_err(|error| bare(format!("the API server in front does not answer: {error}")))
     }
@@ -115,7 +152,7 @@ impl ClusterProxy {
         body: Bytes,
     ) -> Result<Response<Body>, Status> {
         let client = self.client(server, kind, name).await?;
-        let answer = pass_on(server, context, &client, target, body).await?;
+        let answer = pass_on(server, context, &client, target, body, self.patience).await?;
         answer.map_err(|error| unreachable(name, &error))
     }
 
@@ -209,7 +246,11 @@ impl Clients {
 async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecretReference, Secret)>, Status> {
     let named = [&cluster.spec.secret_ref, &cluster.spec.impersonator_secret_ref];
     let mut found = Vec::new();
-    for reference in named.into_iter().flatten() {
+    // Users write them, and the client writes them into paths as they are. There is no Secret with such a name.
+    let can_exist = |reference: &&LocalSecretReference| {
+        names::is_path_segment(&reference.namespace) && names::is_path_segment(&reference.name)
+    };
+    for reference in named.into_iter().flatten().filter(can_exist) {
         let secrets: Api<Secret> = Api::namespaced(host.clone(), &reference.namespace);
         if let Some(secret) = secrets.get_opt(&reference.name).await.map_err(bare)? {
             found.push((reference.clone(), secret));
@@ -219,13 +260,15 @@ async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecret
 }
 
 /// Forwards a request in the caller's name, upgrades included. The other server must not redirect the caller to another host,
-/// which would get the caller's token.
+/// which would get the caller's token. A server that does not begin to answer is given up, as kube-apiserver gives up a request of its
+/// own: otherwise one that is silent would hold the requests, and so the places and connections, of all who ask it.
 async fn pass_on(
     server: &Arc<Server>,
     context: &Context,
     client: &Client,
     target: &str,
     body: Bytes,
+    patience: Patience,
 ) -> Result<kube::Result<Response<Body>>, Status> {
     let upgrade = context.take_upgrade();
     let mut request = Request::new(kube::client::Body::from(body));
@@ -233,9 +276,11 @@ async fn pass_on(
     *request.uri_mut() =
         target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
     *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
-    let response = match client.send(request).await {
-        Ok(response) => response,
-        Err(error) => return Ok(Err(error)),
+    let within = patience.of(&context.method, target);
+    let response = match tokio::time::timeout(within, client.send(request)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Ok(Err(error)),
+        Err(_) => return Ok(Ok(apiserver::timed_out())),
     };
     if pass::redirects_elsewhere(response.status(), response.headers()) {
         return Ok(Ok(respond::text(StatusCode::BAD_GATEWAY.as_u16(), REDIRECTED)));
@@ -284,4 +329,75 @@ fn unreachable(cluster: &str, error: &kube::Error) -> Status {
         cause = source;
     }
     bare(format!("error trying to reach cluster {cluster}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::auth::User;
+    use apiserver::{Options, Profile};
+    use http::HeaderMap;
+    use http::header::CONTENT_TYPE;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(10);
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn followed_logs_may_be_quiet_and_lists_may_not() {
+        let patience = Patience::default();
+        let check = |method: Method, target: &str, expected: Duration| {
+            assert_eq!(patience.of(&method, target), expected, "{method} {target}");
+        };
+        let pod = "/api/v1/namespaces/n/pods/p";
+        for path in ["/", "/version", "/api/v1/pods", "/api/v1/pods?watch=false", "/api/v1/namespaces/log"] {
+            check(Method::GET, path, patience.usual);
+        }
+        check(Method::DELETE, pod, patience.usual);
+        check(Method::POST, "/api/v1/namespaces/n/pods", patience.usual);
+        check(Method::GET, &format!("{pod}/status"), patience.usual);
+        check(Method::GET, "/api/v1/pods?watch=true", patience.open);
+        check(Method::GET, "/api/v1/watch/pods", patience.open);
+        for part in ["exec?command=sh", "attach", "portforward"] {
+            check(Method::POST, &format!("{pod}/{part}"), patience.open);
+        }
+        for part in ["log?follow=true", "log", "proxy/", "proxy/events"] {
+            check(Method::GET, &format!("{pod}/{part}"), patience.quiet);
+        }
+    }
+
+    #[tokio::test]
+    async fn finding_16_a_member_that_never_answers_holds_no_request_for_ever() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = Options { profile: Profile::Karmada, ..Options::default() };
+        let handle = apiserver::start(options).await.expect("the server starts");
+        let silent = tower::service_fn(|_: Request<kube::client::Body>| {
+            std::future::pending::<Result<Response<kube::client::Body>, String>>()
+        });
+        let client = Client::new(silent, "default");
+        let pod = "/api/v1/namespaces/n/pods/p";
+        let cases = [
+            ("/api/v1/pods".to_owned(), Patience { usual: SHORT, open: LONG, quiet: LONG }),
+            ("/api/v1/pods?watch=true".to_owned(), Patience { usual: LONG, open: SHORT, quiet: LONG }),
+            (format!("{pod}/log?follow=true"), Patience { usual: LONG, open: LONG, quiet: SHORT }),
+        ];
+        for (target, patience) in cases {
+            let path = format!("/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy{target}");
+            let query = Query::parse(None);
+            let info = RequestInfo::parse(&Method::GET, &path, &query);
+            let user = User { name: "jane".to_owned(), ..User::default() };
+            let context = Context::new(Method::GET, info, query, HeaderMap::new(), Arc::new(user));
+            let answer = pass_on(&handle.server, &context, &client, &target, Bytes::new(), patience).await;
+            let answer = answer.expect("it may be sent").expect("no trouble on the way");
+            assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT, "{target}");
+            assert_eq!(answer.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
+            let text = answer.into_body().collect().await.expect("a body").to_bytes();
+            let status: serde_json::Value = serde_json::from_slice(&text).expect("a Status");
+            assert_eq!(status["code"], 504);
+            assert_eq!(status["reason"], "Timeout");
+            assert_eq!(status["message"], "request did not complete within the allotted timeout");
+        }
+        handle.stop().await;
+    }
 }

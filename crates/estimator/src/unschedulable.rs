@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use api::work::ObjectReference;
+use apimachinery::names;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
@@ -47,6 +48,10 @@ pub async fn replicas(
     let ObjectReference { kind, namespace, name, .. } = resource;
     if kind != "Deployment" {
         return Err(Error::Kind { kind: kind.clone(), name: format!("{namespace}/{name}") });
+    }
+    // Users write it into bindings, and the client writes it into a path as it is. There is no Deployment with such a name.
+    if !names::is_path_segment(namespace) || !names::is_path_segment(name) {
+        return Ok(0);
     }
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let Some(deployment) = deployments.get_opt(name).await? else { return Ok(0) };
@@ -132,6 +137,27 @@ mod tests {
 
     fn read<T: DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).expect("an object")
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_workload_whose_name_is_more_than_a_name_is_not_read() {
+        let nobody = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            Err::<http::Response<kube::client::Body>, _>(format!("{} was asked for", request.uri()))
+        });
+        let client = Client::new(nobody, "default");
+        let count = async |namespace: &str, name: &str| {
+            let resource = ObjectReference {
+                kind: "Deployment".to_owned(),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                ..ObjectReference::default()
+            };
+            replicas(&client, &resource, Duration::ZERO, Timestamp::UNIX_EPOCH).await
+        };
+        for (namespace, name) in [("n", "web?watch=true"), ("n/secrets", "web"), ("n", "web#"), ("n", "..")] {
+            assert_eq!(count(namespace, name).await.expect("nothing is asked for"), 0, "{namespace}/{name}");
+        }
+        assert!(count("n", "web").await.is_err(), "what can exist is asked for");
     }
 
     fn template(image: &str, hash: Option<&str>) -> Value {

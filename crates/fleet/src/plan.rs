@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::cluster::{APIEnablementStatus, Cluster};
 use api::search::ResourceRegistry;
 use apimachinery::gvk::Gvk;
+use apimachinery::names;
 
 use crate::cache::Place;
 
@@ -92,6 +93,11 @@ pub fn plan<'a>(
                 ));
                 continue;
             };
+            // The client writes it into a path as it is: members would be asked for something else, without end.
+            if !names::is_path_segment(&selector.namespace) {
+                complaints.insert(format!("no namespace can be called {:?}", selector.namespace));
+                continue;
+            }
             let places = plan.kinds.entry(kind.clone()).or_default();
             for cluster in clusters {
                 if !placement::affinity::cluster_matches(cluster, &registry.spec.target_cluster) {
@@ -238,6 +244,22 @@ mod tests {
             ]
         );
         assert!(plan.complaints["other"].is_empty(), "what is kept anyway costs nothing");
+    }
+
+    #[test]
+    fn finding_25_a_namespace_that_is_more_than_a_name_is_not_asked_for() {
+        let odd = ["shop/secrets?watch=true&a=", "shop#", "../secrets"];
+        let selectors: Vec<Value> = odd
+            .iter()
+            .map(|namespace| json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace}))
+            .collect();
+        let registry = registry("r", json!({"targetCluster": {}, "resourceSelectors": selectors}));
+        let plan = plan(&[registry], &[&cluster("m1", Value::Null)], resolve);
+        assert_eq!(places(&plan), "");
+        let told: Vec<_> = plan.complaints["r"].iter().cloned().collect();
+        let mut expected = odd.map(|namespace| format!("no namespace can be called {namespace:?}"));
+        expected.sort();
+        assert_eq!(told, expected);
     }
 
     #[test]

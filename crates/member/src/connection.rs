@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use api::cluster::{Cluster, ClusterSyncMode, LocalSecretReference};
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
-use apimachinery::pointer;
+use apimachinery::{names, pointer};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request};
@@ -87,7 +87,13 @@ impl Connection {
     /// Reads the Secret that a Cluster names and combines the two.
     pub async fn read(control: &Client, cluster: &Cluster) -> Result<Self> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
-        let Some(reference) = &cluster.spec.secret_ref else { return Err(Error::NoSecret { cluster: name }) };
+        // Users write it, and the client writes it into a path as it is. There is no Secret with such a name.
+        let can_exist = |reference: &&LocalSecretReference| {
+            names::is_path_segment(&reference.namespace) && names::is_path_segment(&reference.name)
+        };
+        let Some(reference) = cluster.spec.secret_ref.as_ref().filter(can_exist) else {
+            return Err(Error::NoSecret { cluster: name });
+        };
         let secret = Api::<Secret>::namespaced(control.clone(), &reference.namespace)
             .get(&reference.name)
             .await
@@ -294,6 +300,25 @@ mod tests {
             ),
             ..Secret::default()
         }
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_secret_whose_name_is_more_than_a_name_is_not_read() {
+        let nobody = tower::service_fn(|request: Request<Body>| async move {
+            Err::<http::Response<Body>, _>(format!("{} was asked for", request.uri()))
+        });
+        let control = Client::new(nobody, "default");
+        let read = async |namespace: &str, name: &str| {
+            let reference = json!({ "namespace": namespace, "name": name });
+            let spec = json!({ "syncMode": "Push", "apiEndpoint": "https://m1", "secretRef": reference });
+            Connection::read(&control, &cluster(spec)).await.expect_err("there is none")
+        };
+        for (namespace, name) in [("n", "a/b"), ("n/secrets", "a"), ("n", "a?b"), ("n#", "a"), ("n", "..")] {
+            let error = read(namespace, name).await;
+            assert!(matches!(error, Error::NoSecret { .. }), "{namespace}/{name}: {error}");
+        }
+        let error = read("n", "a").await;
+        assert!(matches!(error, Error::Secret { .. }), "what can exist is asked for: {error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use apimachinery::pointer;
+use apimachinery::{names, pointer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
@@ -281,6 +281,9 @@ impl Member {
 
     /// Reads an object from the member itself; `None` if the object, or its kind, does not exist there.
     pub async fn get(&self, kind: &Kind, key: &Key) -> Result<Option<Value>> {
+        if !can_exist(kind, key) {
+            return Ok(None);
+        }
         let request = self.path(kind, key).get(&key.name, &GetParams::default());
         match self.send(request).await {
             Ok(object) => Ok(Some(slim(object))),
@@ -292,6 +295,7 @@ impl Member {
     /// Creates an object and puts it into the copy.
     pub async fn create(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
         let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
+        self.check(kind, key)?;
         let created = self.send(self.path(kind, key).create(&PostParams::default(), body)).await?;
         Ok(self.remember(kind, key, created))
     }
@@ -299,6 +303,7 @@ impl Member {
     /// Replaces an object and puts it into the copy.
     pub async fn update(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
         let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
+        self.check(kind, key)?;
         let updated =
             self.send(self.path(kind, key).replace(&key.name, &PostParams::default(), body)).await?;
         Ok(self.remember(kind, key, updated))
@@ -306,6 +311,9 @@ impl Member {
 
     /// Deletes exactly the object with this UID. The caller decides whether it may be deleted.
     pub async fn delete(&self, kind: &Kind, key: &Key, uid: &str) -> Result<()> {
+        if !can_exist(kind, key) {
+            return Ok(());
+        }
         let parameters = DeleteParams {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             // Jobs would otherwise leave their pods behind.
@@ -349,6 +357,15 @@ impl Member {
 
     fn managed_copy(&self, kind: &Kind) -> Option<Arc<Mirror<Value>>> {
         self.existing_copy(kind, Selection::Managed)
+    }
+
+    /// Fails for a name that no object can have, as if the member had refused it.
+    fn check(&self, kind: &Kind, key: &Key) -> Result<()> {
+        if can_exist(kind, key) {
+            return Ok(());
+        }
+        let message = format!("no {} can be called {:?}", kind.resource.kind, key.to_string());
+        Err(Error::Refused { code: 400, reason: "BadRequest".to_owned(), message })
     }
 
     fn path(&self, kind: &Kind, key: &Key) -> Request {
@@ -400,6 +417,11 @@ fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {
     }
 }
 
+/// Returns whether an object can be called so. Works carry names, and the client writes them into paths as they are.
+fn can_exist(kind: &Kind, key: &Key) -> bool {
+    names::is_path_segment(&key.name) && (!kind.namespaced || names::is_path_segment(&key.namespace))
+}
+
 /// Field ownership is often half of an object, and no controller reads it.
 fn slim(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -415,18 +437,47 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn finding_24_what_was_written_is_forgotten_with_the_object() {
-        // No server listens there, so only our own writes get into the copy.
+    /// No server listens there, so only our own writes get into a copy.
+    async fn unreachable() -> Member {
         let cluster = serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push",
             "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));
         let secret = serde_json::from_value(json!({"data": {"token": "dA=="}}));
         let connection = Connection::new(&cluster.unwrap(), &secret.unwrap()).unwrap();
         let client = connection.client().await.unwrap();
         let way = Way::Secret(Box::new(connection));
-        let member = Member::new("m1".to_owned(), client, way, Arc::default(), Supervisor::default());
+        Member::new("m1".to_owned(), client, way, Arc::default(), Supervisor::default())
+    }
+
+    fn config_maps() -> Kind {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
-        let (kind, key) = (Kind { resource, namespaced: true }, Key::new("default", "a"));
+        Kind { resource, namespaced: true }
+    }
+
+    #[tokio::test]
+    async fn finding_25_an_object_whose_name_is_more_than_a_name_is_neither_read_nor_written() {
+        let (member, kind) = (unreachable().await, config_maps());
+        for key in
+            [Key::new("n", "a/b"), Key::new("n", "a?b=c"), Key::new("n/secrets", "a"), Key::new("n", "..")]
+        {
+            assert!(member.get(&kind, &key).await.expect("nothing is asked for").is_none(), "{key}");
+            member.delete(&kind, &key, "u").await.expect("nothing is asked for");
+            let object = json!({});
+            for refused in
+                [member.create(&kind, &key, &object).await, member.update(&kind, &key, &object).await]
+            {
+                let error = refused.expect_err("it cannot exist");
+                let expected = format!("no ConfigMap can be called {:?}", key.to_string());
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+        let error = member.get(&kind, &Key::new("n", "a")).await.expect_err("nobody listens");
+        assert!(matches!(error, Error::Transport { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn finding_24_what_was_written_is_forgotten_with_the_object() {
+        let member = unreachable().await;
+        let (kind, key) = (config_maps(), Key::new("default", "a"));
         member.note(&kind, &key, 1, "7");
         assert!(member.written.lock().is_empty(), "it is in no copy");
         let copy = member.managed(&kind);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use api::events::event_type;
 use api::work::ObjectReference;
+use apimachinery::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -206,6 +207,10 @@ async fn write_one(
     let time = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
     // Events on cluster-scoped objects land in the default namespace.
     let namespace = news.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    // It may come from a reference that a user has written, and the client writes it into a path as it is.
+    if !names::is_path_segment(&namespace) {
+        return Ok(());
+    }
     let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
     let object = format!(
         "{}/{}/{}/{}",
@@ -274,4 +279,27 @@ fn shortened(mut message: String) -> String {
         message.push_str("...");
     }
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn finding_25_an_event_about_what_cannot_exist_is_not_written() {
+        let nobody = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            Err::<http::Response<kube::client::Body>, _>(format!("{} was asked for", request.uri()))
+        });
+        let client = Client::new(nobody, "default");
+        let told = async |namespace: &str| {
+            let about = ObjectReference { namespace: namespace.to_owned(), ..ObjectReference::default() };
+            let (component, kind, reason) = ("c", "Normal", "r");
+            let news = News { component, about: about.involved(), kind, reason, message: "m".to_owned() };
+            write_one(&client, news, &mut Memory::default(), 1).await
+        };
+        for odd in ["shop/secrets?a=", "shop#", ".."] {
+            told(odd).await.expect("nothing is asked for");
+        }
+        assert!(told("shop").await.is_err(), "what can exist is asked for");
+    }
 }

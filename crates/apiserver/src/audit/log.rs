@@ -214,12 +214,29 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
+/// How the time is written into the name of an old file: names sort as times do.
+const TIME: &str = "%Y-%m-%dT%H-%M-%S.%6f";
+
+/// Returns whether a text is a time as it stands in the name of an old file.
+fn is_time(text: &str) -> bool {
+    const FORM: &str = "0000-00-00T00-00-00.000000";
+    let fits = |(given, form): (u8, u8)| if form == b'0' { given.is_ascii_digit() } else { given == form };
+    text.len() == FORM.len() && text.bytes().zip(FORM.bytes()).all(fits)
+}
+
+/// Returns whether a name is that of an old file of this log. Other files in the folder belong to somebody else, also if they
+/// begin and end like it: the log of a second server may be `audit-eu.log`.
+fn is_old(name: &str, stem: &str, ending: &str) -> bool {
+    let middle = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(ending));
+    middle.is_some_and(is_time)
+}
+
 /// Renames the file after the current time, and removes the oldest files.
 fn turn_over(path: &Path, keep: usize) -> io::Result<()> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%6f");
+    let time = jiff::Timestamp::now().strftime(TIME);
     std::fs::rename(path, folder.join(format!("{stem}-{time}{ending}")))?;
     if keep == 0 {
         return Ok(());
@@ -227,10 +244,7 @@ fn turn_over(path: &Path, keep: usize) -> io::Result<()> {
     let mut old: Vec<PathBuf> = std::fs::read_dir(folder)?
         .flatten()
         .map(|entry| entry.path())
-        .filter(|file| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with(&format!("{stem}-")) && name.ends_with(&ending)
-        })
+        .filter(|file| is_old(&file.file_name().unwrap_or_default().to_string_lossy(), &stem, &ending))
         .collect();
     old.sort();
     let surplus = old.len().saturating_sub(keep);
@@ -261,6 +275,38 @@ mod tests {
         assert_eq!(names.len(), 3, "{names:?}");
         let newest = std::fs::read_to_string(&path).unwrap();
         assert!(newest.contains(r#""number":9"#) && newest.lines().count() == 1, "{newest}");
+    }
+
+    #[test]
+    fn finding_24_only_old_files_of_this_log_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let mine = ["audit-2020-01-02T03-04-05.000006.log", "audit-2020-01-02T03-04-05.000007.log"];
+        let others = [
+            "audit-eu.log",
+            "audit-eu-2020-01-02T03-04-05.000006.log",
+            "audit-2020-01-02T03-04-05.000006.log.gz",
+            "audit-2020-01-02T03-04-05.000.log",
+            "audit-2020-01-02T03-04-05.00000x.log",
+            "audit-.log",
+            "audit.2020.log",
+        ];
+        for name in mine.iter().chain(&others) {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let log = Log::open(&path, Rotation { size: Some(50), keep: 1 }, Counter::default()).unwrap();
+        for number in 0..5 {
+            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}), None);
+        }
+        drop(log);
+        for name in others {
+            assert!(folder.path().join(name).exists(), "{name}");
+        }
+        for name in mine {
+            assert!(!folder.path().join(name).exists(), "{name}");
+        }
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, others.len() + 2, "the log itself and the newest old file");
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use crate::http::negotiate::{self, Accepted, Offer};
 use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
 use crate::local::Terms;
+use crate::serve::{Onward, Peer};
 
 /// The warnings of an answer are cut at 4096 characters in total; further ones are dropped.
 const MOST_WARNINGS: usize = 4097;
@@ -80,6 +81,12 @@ impl Context {
             Some(account) => account.hold(bytes).map(Some).ok_or_else(super::list::too_much_unsent),
             None => Ok(None),
         }
+    }
+
+    /// Returns the client of this request as the client of another one, which this one is answered with: with the same rights, and
+    /// with the same share of places and memory.
+    pub fn client(&self) -> Peer {
+        Peer::Onward(Onward { user: self.user.clone(), recipient: self.recipient.clone() })
     }
 
     /// Sets the user who gets the answer.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver::auth::User;
+use apiserver::handlers::context::Context;
 use apiserver::http::listener::Settings;
+use apiserver::http::{Query, RequestInfo};
 use apiserver::{Budgets, Handle, Options, Peer, serve};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -332,20 +334,15 @@ async fn finding_25_an_answer_that_nobody_reads_is_broken_off() {
     handle.stop().await;
 }
 
-#[tokio::test]
-async fn finding_25_an_unread_answer_to_a_caller_behind_another_server_is_broken_off() {
-    let budgets = Budgets { stall: Duration::from_millis(300), ..Budgets::default() };
-    let (handle, api) = start(Options { budgets, ..Options::default() }).await;
-    fill(&api, 10, 100_000).await;
-    // As `karmada aggregated` has a user of the API server in front answered.
-    let user = Arc::new(User { name: "ann".to_owned(), ..User::default() });
-    let mut patience = budgets.stall * 5;
+/// Waits until an answer within this process that nobody reads is taken back.
+async fn is_broken_off(handle: &Handle, stall: Duration, peer: &Peer) {
+    let mut patience = stall * 5;
     loop {
         let request = hyper::Request::get(format!("/{MAPS}"))
             .header("accept", "application/yaml")
             .body(Empty::<Bytes>::new())
             .expect("a request");
-        let unread = serve(handle.server.clone(), request, Peer::Vouched(user.clone())).await;
+        let unread = serve(handle.server.clone(), request, peer.clone()).await;
         assert_eq!(unread.status(), 200);
         tokio::time::sleep(patience).await;
         if unread.into_body().collect().await.is_err() {
@@ -354,6 +351,29 @@ async fn finding_25_an_unread_answer_to_a_caller_behind_another_server_is_broken
         assert!(patience < DEADLINE / 2, "nobody takes it back");
         patience *= 4;
     }
+}
+
+#[tokio::test]
+async fn finding_25_an_unread_answer_to_a_caller_behind_another_server_is_broken_off() {
+    let budgets = Budgets { stall: Duration::from_millis(300), ..Budgets::default() };
+    let (handle, api) = start(Options { budgets, ..Options::default() }).await;
+    fill(&api, 10, 100_000).await;
+    // As `karmada aggregated` has a user of the API server in front answered.
+    let user = Arc::new(User { name: "ann".to_owned(), ..User::default() });
+    is_broken_off(&handle, budgets.stall, &Peer::Vouched(user)).await;
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn finding_25_an_unread_answer_to_a_request_within_another_is_broken_off() {
+    let budgets = Budgets { stall: Duration::from_millis(300), ..Budgets::default() };
+    let (handle, api) = start(Options { budgets, ..Options::default() }).await;
+    fill(&api, 10, 100_000).await;
+    // As the proxy of the search asks the control plane itself.
+    let user = User { name: "ann".to_owned(), groups: vec!["team".to_owned()], ..User::default() };
+    let (method, headers) = (hyper::Method::GET, hyper::HeaderMap::new());
+    let first = Context::new(method, RequestInfo::default(), Query::default(), headers, Arc::new(user));
+    is_broken_off(&handle, budgets.stall, &first.client()).await;
     handle.stop().await;
 }
 

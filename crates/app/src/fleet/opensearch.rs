@@ -16,6 +16,7 @@ use ::fleet::keeper::Backend;
 use ::fleet::watch::Told;
 use ::fleet::{Cache, Entry, Fleet, Kind, Place, Start, Versions, Watch};
 use anyhow::{Context, bail};
+use apimachinery::names;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::future::BoxFuture;
@@ -102,7 +103,9 @@ async fn follow(fleet: &Arc<Fleet>, control: &Client, tasks: &Supervisor) {
 
 /// Returns the credentials for OpenSearch; none without a Secret, as in Karmada. The key of the name is spelt in two ways.
 async fn credentials(control: &Client, namespace: &str, name: &str) -> Option<String> {
-    if namespace.is_empty() || name.is_empty() {
+    // Users write both, and the client writes them into a path as they are. There is no Secret with such a name.
+    let can_exist = |part: &str| !part.is_empty() && names::is_path_segment(part);
+    if !can_exist(namespace) || !can_exist(name) {
         return None;
     }
     let secret = Api::<Secret>::namespaced(control.clone(), namespace).get(name).await;
@@ -379,6 +382,23 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn finding_25_a_secret_whose_name_is_more_than_a_name_is_not_read() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = asked.clone();
+        let nobody = tower::service_fn(move |request: Request<kube::client::Body>| {
+            noted.lock().push(request.uri().path().to_owned());
+            async { Err::<http::Response<kube::client::Body>, _>("nobody answers") }
+        });
+        let control = Client::new(nobody, "default");
+        for (namespace, name) in [("n", "a/b"), ("n/secrets", "a"), ("n", "a?b"), ("n#", "a"), ("n", "..")] {
+            assert_eq!(credentials(&control, namespace, name).await, None);
+        }
+        assert_eq!(*asked.lock(), Vec::<String>::new());
+        assert_eq!(credentials(&control, "n", "a").await, None);
+        assert_eq!(*asked.lock(), ["/api/v1/namespaces/n/secrets/a"], "what can exist is asked for");
+    }
 
     /// An imitation of OpenSearch: its documents, by index and id, its requests, and how many more times it is busy.
     #[derive(Default)]

@@ -1,14 +1,14 @@
 //! Sends a request to this server itself, as the caller: kinds that are not in the caches belong to the control plane.
 //!
 //! Karmada's search uses its own rights here. Ours uses the caller's, so that the proxy opens nothing that the direct path does
-//! not.
+//! not, and the caller's share of places and memory.
 
 use std::sync::Arc;
 
 use apiserver::handlers::context::Context;
 use apiserver::http::{Body, onward, respond};
+use apiserver::serve;
 use apiserver::server::Server;
-use apiserver::{Peer, serve};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -34,7 +34,7 @@ pub(crate) async fn ask(
         request.extensions_mut().insert(upgrade);
     }
     // As a separate task, so that its stack is not on top of this one.
-    let answer = serve(server.clone(), request, Peer::Local(context.user.clone()));
+    let answer = serve(server.clone(), request, context.client());
     match AbortOnDropHandle::new(tokio::spawn(answer)).await {
         Ok(answer) => answer,
         Err(_) => respond::text(500, "the request was given up"),

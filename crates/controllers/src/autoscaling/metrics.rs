@@ -15,10 +15,11 @@ use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
+use runtime::Error;
 use serde_json::Value;
 use workloads::autoscaling::{Sample, Samples};
 
-use super::scale::Scales;
+use super::scale::{self, Scales};
 
 /// How long the control plane may take to answer: it waits for members.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,6 +92,7 @@ pub(super) async fn of_pods(
     selector: &str,
     metric: &MetricIdentifier,
 ) -> Result<Samples, String> {
+    scale::check_name(&metric.name).map_err(unfit)?;
     let path = format!("namespaces/{namespace}/pods/*/{}", metric.name);
     let list = custom(client, &path, &[("labelSelector", selector)], metric).await?;
     read_pods(&list)
@@ -119,6 +121,8 @@ pub(super) async fn of_object(
     object: &CrossVersionObjectReference,
     metric: &MetricIdentifier,
 ) -> Result<i64, String> {
+    scale::check_name(&metric.name).map_err(unfit)?;
+    scale::check_name(&object.name).map_err(unfit)?;
     let kind = Gvk::from_api_version(&object.api_version, &object.kind);
     let path = if kind.kind == "Namespace" && kind.group.is_empty() {
         // An autoscaler sees only its own namespace, whatever it names.
@@ -142,6 +146,8 @@ pub(super) async fn external(
     namespace: &str,
     metric: &MetricIdentifier,
 ) -> Result<i64, String> {
+    let unfit = |error: Error| format!("unable to fetch metrics from external metrics API: {error}");
+    scale::check_name(&metric.name).map_err(unfit)?;
     let selector = selector_of(metric)?;
     let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", metric.name);
     let list = get(client, &path, &[("labelSelector", &selector)])
@@ -179,6 +185,11 @@ async fn custom(
         found => found,
     };
     found.map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))
+}
+
+/// Returns why a custom metric is not asked for.
+fn unfit(error: Error) -> String {
+    format!("unable to fetch metrics from custom metrics API: {error}")
 }
 
 fn selector_of(metric: &MetricIdentifier) -> Result<String, String> {
@@ -290,6 +301,34 @@ mod tests {
             read_resource(&json!({ "items": [pod("a", None, &both)] }), "cpu", None).expect("samples");
         let expected = (Timestamp::from_second(10).expect("a time"), SignedDuration::from_secs(15));
         assert_eq!((samples["a"].time, samples["a"].window), expected);
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_metric_whose_name_is_more_than_a_name_is_not_asked_for() {
+        let world = crate::world::World::new().await;
+        let (client, scales) = (world.environment.client(), Scales::default());
+        world.writes();
+        let named = |name: &str| MetricIdentifier { name: name.to_owned(), ..MetricIdentifier::default() };
+        let pod = |name: &str| CrossVersionObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: name.to_owned(),
+        };
+        for odd in ["a?watch=true", "a#", "a/b", "..", "a%2fb"] {
+            let metric = named(odd);
+            let answers = [
+                of_pods(client, "n", "", &metric).await.map(drop),
+                of_object(client, &scales, "n", &pod("p"), &metric).await.map(|_| ()),
+                of_object(client, &scales, "n", &pod(odd), &named("m")).await.map(|_| ()),
+                external(client, "n", &metric).await.map(|_| ()),
+            ];
+            for answer in answers {
+                let error = answer.expect_err("nothing is called so");
+                assert!(error.ends_with(&format!("nothing can be called {odd:?}")), "{error}");
+            }
+        }
+        assert_eq!(world.reads(), Vec::<String>::new());
+        world.supervisor.stop().await;
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::autoscaling::CrossVersionObjectReference;
 use apimachinery::gvk::Gvk;
+use apimachinery::names;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
@@ -99,6 +100,7 @@ impl Scales {
         scale: &Scale,
         replicas: i32,
     ) -> Result<(), Error> {
+        check_name(&target.name)?;
         let kind = gvk(target);
         let resource = self.resource(control, &kind).await?;
         let api = Api::<DynamicObject>::namespaced_with(control.clone(), namespace, &resource);
@@ -116,6 +118,15 @@ impl Scales {
     }
 }
 
+/// Fails if nothing can be called so. Users write the names of objects and metrics, and the client writes those into paths as they
+/// are: with a `?` or `#` in it, something else would be read, with the rights of the controllers.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    if names::is_path_segment(name) {
+        return Ok(());
+    }
+    Err(Error::Decision(format!("nothing can be called {name:?}").into()))
+}
+
 /// Reads the scale of an object through the given client.
 pub(crate) async fn get(
     client: &Client,
@@ -123,6 +134,7 @@ pub(crate) async fn get(
     resource: &ApiResource,
     name: &str,
 ) -> Result<Scale, Error> {
+    check_name(name)?;
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, resource);
     let asked = tokio::time::timeout(PATIENCE, api.get_subresource("scale", name)).await;
     let found =

@@ -5,6 +5,7 @@ use std::fmt;
 
 use api::cluster::Cluster;
 use api::labels::annotations::JOINED_FOR;
+use apimachinery::names;
 use runtime::Key;
 
 /// An object of a management cluster. As text: its parts, separated by slashes, which none of them can contain.
@@ -25,8 +26,10 @@ impl Origin {
         let parts: Vec<&str> = text.split('/').collect();
         let [management, namespace, name, uid] = parts[..] else { return None };
         let is_whole = parts.iter().all(|part| !part.is_empty());
+        // Whoever may write the Cluster writes this, and the management cluster is asked for it.
+        let is_plain = [namespace, name].into_iter().all(names::is_path_segment);
         let is_its_own = cluster.metadata.name.as_deref() == Some(name);
-        (is_whole && is_its_own).then(|| Self {
+        (is_whole && is_plain && is_its_own).then(|| Self {
             management: management.to_owned(),
             key: Key::new(namespace, name),
             uid: uid.to_owned(),
@@ -59,6 +62,8 @@ mod tests {
             ("too little", "k/capi/m1"),
             ("too much", "k/capi/m1/u/x"),
             ("an empty part", "/capi/m1/u"),
+            ("what is no name", "k/capi?watch=true/m1/u"),
+            ("a path", "k/capi%2Fclusters%2Fm2?/m1/u"),
             ("copied from another Cluster", "k/capi/m2/u"),
         ] {
             assert_eq!(Origin::of(&cluster(text)), None, "{name}");

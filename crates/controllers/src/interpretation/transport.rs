@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::{WebhookClientConfig, WebhookServiceReference};
-use apimachinery::pointer;
+use apimachinery::{names, pointer};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -244,6 +244,10 @@ impl Transport {
     /// Returns the address to connect to.
     async fn address(&self, destination: &Destination) -> Result<String, String> {
         let Some((namespace, name)) = &destination.service else { return Ok(destination.authority()) };
+        // The client writes both into a path as they are. There is no Service with such a name.
+        if !names::is_path_segment(namespace) || !names::is_path_segment(name) {
+            return Ok(destination.authority());
+        }
         let api: Api<Service> = Api::namespaced(self.client.clone(), namespace);
         let service = api.get_opt(name).await.map_err(|error| error.to_string())?;
         match service.and_then(|service| service.spec) {
@@ -321,6 +325,23 @@ mod tests {
 
     use super::*;
     use crate::fixtures::read;
+    use crate::world::World;
+
+    #[tokio::test]
+    async fn finding_25_a_service_whose_name_is_more_than_a_name_is_not_read() {
+        let world = World::new().await;
+        let transport = Transport::new(world.environment.client().clone());
+        world.writes();
+        let odd = [("n", "s/../../secrets/x"), ("n/secrets", "s"), ("n", "s?watch=true"), ("n#", "s")];
+        for (namespace, name) in odd {
+            let config = json!({ "service": { "namespace": namespace, "name": name } });
+            let (destination, _) = Destination::of(&read(config)).expect("a destination");
+            let expected = format!("{name}.{namespace}.svc:443");
+            assert_eq!(transport.address(&destination).await, Ok(expected), "as where there is no Service");
+        }
+        assert_eq!(world.reads(), Vec::<String>::new());
+        world.supervisor.stop().await;
+    }
 
     #[test]
     fn where_a_configuration_leads() {

@@ -196,22 +196,35 @@ fn unsafe_lines(text: &str) -> Vec<usize> {
 const PROMISES: &[&str] = &["docs/operations/security.md", "docs/reference/defects.md"];
 const ATTACKS: &str = "app/tests/attacker/table.rs";
 
-/// Returns the tests that pages name and that do not exist.
+/// Returns the tests that pages name and that do not exist, or that nobody runs.
 fn unknown_tests(root: &Path) -> Result<Vec<String>> {
     let crates = root.join("crates");
     let read = |path: &str| fs::read_to_string(crates.join(path)).unwrap_or_default();
     let mut complaints = Vec::new();
     for page in PROMISES {
         let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
-        let unknown = named_tests(&text).into_iter().filter(|(file, mark)| !read(file).contains(mark));
-        complaints.extend(
-            unknown.map(|(file, mark)| format!("{page} names a test that does not exist: {mark} in {file}")),
-        );
+        for (file, mark) in named_tests(&text) {
+            let code = read(&file);
+            if !code.contains(&mark) {
+                complaints.push(format!("{page} names a test that does not exist: {mark} in {file}"));
+            } else if is_ignored(&code, &mark) {
+                complaints.push(format!("{page} names a test that is ignored: {mark} in {file}"));
+            }
+        }
         let anonymous = without_own_test(&text).into_iter();
         complaints
             .extend(anonymous.map(|finding| format!("{page} names no test that is called after {finding}")));
     }
     Ok(complaints)
+}
+
+/// Returns whether a test stands below `#[ignore]`, so that it guards nothing. Attributes end where the item before ends.
+fn is_ignored(code: &str, mark: &str) -> bool {
+    let lines: Vec<&str> = code.lines().map(str::trim).collect();
+    let Some(at) = lines.iter().position(|line| line.contains(mark)) else { return false };
+    let above = lines.iter().take(at).rev();
+    let attributes = above.take_while(|line| !line.is_empty() && !line.ends_with(['}', '{', ';']));
+    attributes.copied().any(|line| line.starts_with("#[ignore"))
 }
 
 /// Returns the findings with a number, F1 and so on, for which a page names no test whose name begins with it.
@@ -399,6 +412,23 @@ mod tests {
             complaints[0].contains("nothing_is_lost") && complaints[1].contains("another"),
             "{complaints:?}"
         );
+    }
+
+    #[test]
+    fn a_test_that_a_page_names_and_nobody_runs_is_noticed() {
+        let code = "#[ignore = \"slow\"]\n#[test]\nfn early() {}\n\n/// Says it.\n#[test]\nfn run() {}\n#[test]\n    #[ignore]\n    async fn late() {}\n";
+        for (name, ignored) in [("early", true), ("run", false), ("late", true), ("absent", false)] {
+            assert_eq!(is_ignored(code, &format!("fn {name}(")), ignored, "{name}");
+        }
+        let root = tempfile::tempdir().expect("a folder for the test");
+        for (path, text) in
+            [(PROMISES[0], "`x.rs::late`, `x.rs::run`"), (PROMISES[1], ""), ("crates/x.rs", code)]
+        {
+            write(root.path(), path, text);
+        }
+        let complaints = unknown_tests(root.path()).expect("pages");
+        let expected = format!("{} names a test that is ignored: fn late( in x.rs", PROMISES[0]);
+        assert_eq!(complaints, [expected]);
     }
 
     #[test]

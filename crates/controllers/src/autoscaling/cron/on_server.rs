@@ -36,12 +36,16 @@ impl Test {
         self.world.once(self.controller.as_ref(), &self.key).await
     }
 
-    /// Makes the rule due, and reconciles.
-    async fn act(&self) -> Vec<String> {
-        self.world.writes();
+    fn make_due(&self) {
         if let Some(known) = self.controller.known.lock().get_mut(&self.key) {
             known.jobs.values_mut().for_each(|job| job.next = Timestamp::UNIX_EPOCH);
         }
+    }
+
+    /// Makes the rule due, and reconciles.
+    async fn act(&self) -> Vec<String> {
+        self.world.writes();
+        self.make_due();
         assert!(matches!(self.once().await, Outcome::After(_)));
         self.world.writes()
     }
@@ -103,6 +107,24 @@ async fn what_fails_is_told_and_noted() {
     assert!(odd.history().failed_executions[0].message.contains("Nothing"));
     test.world.supervisor.stop().await;
     odd.world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn finding_25_a_target_whose_name_is_more_than_a_name_is_not_asked_for() {
+    let limits = json!({ "targetMinReplicas": 1, "targetMaxReplicas": 2 });
+    let hpa = json!({ "apiVersion": "autoscaling.karmada.io/v1alpha1", "kind": "FederatedHPA" });
+    for (kind, rule) in [(deployment(), json!({ "targetReplicas": 4 })), (hpa, limits)] {
+        let test = Test::new(merged(kind, json!({ "name": "web?watch=true" })), rule).await;
+        test.world.writes();
+        test.make_due();
+        assert!(matches!(test.once().await, Outcome::After(_)));
+        let told = "nothing can be called \"web?watch=true\"";
+        assert_eq!(test.history().failed_executions[0].message, told);
+        let reads = test.world.reads();
+        assert!(!reads.iter().any(|path| path.contains("/web")), "{reads:?}");
+        assert_eq!(test.world.writes(), ["PATCH */cronfederatedhpas/c/status"]);
+        test.world.supervisor.stop().await;
+    }
 }
 
 #[tokio::test]

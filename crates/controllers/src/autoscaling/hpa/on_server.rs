@@ -125,6 +125,22 @@ async fn what_is_missing_is_told_once() {
 }
 
 #[tokio::test]
+async fn finding_25_a_target_whose_name_is_more_than_a_name_is_not_asked_for() {
+    for name in ["web?watch=true", "web#", "web/scale", "../deployments", "web%2fscale"] {
+        let test = Test::new(json!({ "scaleTargetRef": { "name": name } })).await;
+        let outcome = test.world.once(test.controller.as_ref(), &test.key).await;
+        assert!(matches!(outcome, Outcome::After(_)), "{outcome:?}");
+        let expected = format!(
+            "FailedGetScaleTargetRef: the HPA controller was unable to get the target reference object: nothing can be called {name:?}"
+        );
+        assert_eq!(test.reason(), expected);
+        let reads = test.world.reads();
+        assert!(!reads.iter().any(|path| path.contains("deployments")), "{name}: {reads:?}");
+        test.world.supervisor.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_scaled_is_told_after_what_is_missing() {
     let daemons = json!({ "scaleTargetRef": { "kind": "DaemonSet" } });
     let test = Test::new(daemons).await;

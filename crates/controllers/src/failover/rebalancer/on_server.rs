@@ -130,6 +130,22 @@ async fn a_binding_that_the_mirror_does_not_know_yet_is_found() {
 }
 
 #[tokio::test]
+async fn finding_25_a_workload_whose_name_is_more_than_a_name_is_not_asked_for() {
+    let test = Test::new().await;
+    let odd = |namespace: &str, name: &str| merged(test.map(name), json!({ "namespace": namespace }));
+    let workloads = [odd("a/configmaps/b?c=", "x"), odd("default", "x?watch=true&a=")];
+    test.request(&workloads, json!({})).await;
+    test.world.writes();
+    assert_eq!(test.once().await, Outcome::Done);
+    let (results, finished) = test.results().await;
+    assert!(finished && results.len() == 2, "{results:?}");
+    assert!(results.iter().all(|result| result.ends_with("ReferencedBindingNotFound")), "{results:?}");
+    let reads = test.world.reads();
+    assert!(!reads.iter().any(|path| path.contains("configmaps") || path.contains("bindings")), "{reads:?}");
+    test.end().await;
+}
+
+#[tokio::test]
 async fn a_later_request_of_somebody_else_is_not_undone() {
     let test = Test::new().await;
     let later = json!({ "spec": { "rescheduleTriggeredAt": "2999-01-01T00:00:00Z" } });

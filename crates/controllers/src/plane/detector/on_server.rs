@@ -102,6 +102,22 @@ async fn a_template_is_claimed_and_bound_once() {
 }
 
 #[tokio::test]
+async fn finding_25_a_priority_class_whose_name_is_a_path_is_not_read() {
+    for name in ["../../../../api/v1/secrets", "a?watch=true", "a#"] {
+        let test = Test::new().await;
+        let priority = json!({ "priorityClassSource": "KubePriorityClass", "priorityClassName": name });
+        test.policy("p", json!({ "spec": { "schedulePriority": priority } })).await;
+        test.world.template("web", json!({})).await;
+        test.world.writes();
+        assert_eq!(test.once("web").await, Outcome::Done);
+        assert!(test.stored_binding("web").await.is_some(), "as with a class that does not exist");
+        let reads = test.world.reads();
+        assert!(!reads.iter().any(|path| path.contains("priorityclasses")), "{reads:?}");
+        test.end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_claim_and_a_binding_do_not_wait_for_the_disk() {
     let test = Test::new().await;
     test.policy("p", json!({})).await;

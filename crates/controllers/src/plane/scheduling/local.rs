@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use api::features;
+use apimachinery::names;
 use estimator::estimate::World;
 use estimator::room::{self, Node, Room, Taken};
 use estimator::{Question, Workload};
@@ -92,7 +93,7 @@ impl Local {
     }
 
     async fn quotas(&self, member: &Member, namespace: &str) -> Result<Option<Vec<ResourceQuota>>, String> {
-        if !self.with_quotas || namespace.is_empty() {
+        if !self.with_quotas || !can_have_quotas(namespace) {
             return Ok(None);
         }
         let api: Api<ResourceQuota> = Api::namespaced(member.client().clone(), namespace);
@@ -163,6 +164,12 @@ fn taken(pod: &PodRecord) -> Option<Taken> {
     takes.then(|| Taken::new(&pod.node, &pod.containers, &pod.init_containers, Some(&pod.overhead)))
 }
 
+/// Returns whether a namespace can exist. Whoever writes a binding by hand names it, and the client writes it into a path as it is: a
+/// watch without end would be read in the member.
+fn can_have_quotas(namespace: &str) -> bool {
+    !namespace.is_empty() && names::is_path_segment(namespace)
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1 as core;
@@ -172,6 +179,14 @@ mod tests {
 
     fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
         serde_json::from_value(value.clone()).expect("an object")
+    }
+
+    #[test]
+    fn finding_25_a_namespace_that_is_more_than_a_name_has_no_quotas() {
+        assert!(can_have_quotas("shop"));
+        for odd in ["", "shop/secrets?watch=true&a=", "shop#", "..", "a%2fb"] {
+            assert!(!can_have_quotas(odd), "{odd}");
+        }
     }
 
     /// The result here equals what an estimator counts from the objects themselves.
