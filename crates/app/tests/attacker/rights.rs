@@ -320,7 +320,7 @@ pub(crate) async fn revoked_tokens(stage: &Stage) -> Verdict {
     let path = format!("{secrets}/leaver-token");
     let calm = &stage.plane.calm;
     stage.plane.make(secrets, &secret_token("leaver", "leaver-token")).await;
-    let has = |answer: &crate::wire::Answer| answer.json()["data"]["token"].is_string();
+    let has = |answer: &Answer| answer.json()["data"]["token"].is_string();
     let found = calm.until("root", &path, has).await;
     let decoded =
         base64::engine::general_purpose::STANDARD.decode(found.at("/data/token")).unwrap_or_default();
