@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use workloads::cron::{Schedule, zone};
 
-use super::scale::{Scale, Scales};
+use super::scale::{Scale, Scales, check_name};
 use super::telemetry::METRICS;
 use crate::plane::Plane;
 use crate::table::Start;
@@ -400,6 +400,7 @@ impl Controller {
         if let Some(fault) = unsupported(scaler) {
             return Err(Error::Decision(fault.into()));
         }
+        check_name(&target.name)?;
         let old = self.plane.writer.api::<FederatedHPA>(namespace).get(&target.name).await?;
         self.plane.writer.update(&old, &with_limits(&old, rule), Guard::Version).await.map(drop)
     }

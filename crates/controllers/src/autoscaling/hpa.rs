@@ -235,6 +235,7 @@ impl Controller {
         if reference.api_version.matches('/').count() > 1 {
             return Err(unscalable(format!("unexpected GroupVersion string: {}", reference.api_version)));
         }
+        scale::check_name(&reference.name).map_err(missing)?;
         let kind = gvk(reference);
         let resource = self.scales.resource(client, &kind).await.map_err(missing)?;
         let objects = Api::<DynamicObject>::namespaced_with(client.clone(), &key.namespace, &resource);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::autoscaling::CrossVersionObjectReference;
 use apimachinery::gvk::Gvk;
+use apimachinery::names;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
@@ -99,6 +100,7 @@ impl Scales {
         scale: &Scale,
         replicas: i32,
     ) -> Result<(), Error> {
+        check_name(&target.name)?;
         let kind = gvk(target);
         let resource = self.resource(control, &kind).await?;
         let api = Api::<DynamicObject>::namespaced_with(control.clone(), namespace, &resource);
@@ -123,11 +125,21 @@ pub(crate) async fn get(
     resource: &ApiResource,
     name: &str,
 ) -> Result<Scale, Error> {
+    check_name(name)?;
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, resource);
     let asked = tokio::time::timeout(PATIENCE, api.get_subresource("scale", name)).await;
     let found =
         asked.map_err(|_| Error::Waiting(format!("more than {PATIENCE:?} for the scale of {name}")))??;
     Ok(Scale::read(tree(found)?))
+}
+
+/// Refuses a name that no object has. Users name what is scaled, and the client writes names into paths as they are: `?watch=true` would
+/// be a watch, for hours.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    if names::is_path_segment(name) {
+        return Ok(());
+    }
+    Err(Error::Decision(format!("no object is called {name:?}").into()))
 }
 
 pub(crate) fn gvk(target: &CrossVersionObjectReference) -> Gvk {
@@ -168,6 +180,31 @@ mod tests {
             assert!(matches!(error, Error::UnknownKind(_)), "{version}: {error}");
         }
         assert_eq!(world.reads(), Vec::<String>::new());
+        world.supervisor.stop().await;
+    }
+
+    #[tokio::test]
+    async fn finding_25_a_name_that_is_a_path_is_not_asked_for() {
+        let world = crate::world::World::new().await;
+        let client = world.environment.client();
+        let scales = Scales::default();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "Deployment"));
+        scales.known.write().insert(Gvk::new("apps", "v1", "Deployment"), resource);
+        world.writes();
+        for name in ["?watch=true", "a/b", "..", "a#", "a%2fb"] {
+            let target = CrossVersionObjectReference {
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                name: name.to_owned(),
+            };
+            let expected = format!("no object is called {name:?}");
+            let read = scales.get(client, "n", &target).await.expect_err("no object");
+            assert_eq!(read.to_string(), expected);
+            let written = scales.set(client, "n", &target, &Scale::default(), 1).await;
+            assert_eq!(written.expect_err("no object").to_string(), expected);
+        }
+        assert_eq!(world.reads(), Vec::<String>::new());
+        assert_eq!(world.writes(), Vec::<String>::new());
         world.supervisor.stop().await;
     }
 

@@ -15,6 +15,7 @@ use api::apps::{
     WorkloadRebalancerStatus,
 };
 use api::work::{ClusterResourceBinding, ResourceBinding};
+use apimachinery::names;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
@@ -235,6 +236,10 @@ impl Controller {
     async fn binding<B: StoredBinding>(&self, workload: &ObjectReference) -> Result<Option<Arc<B>>, Error> {
         let name = api::names::binding(&workload.kind, &workload.name);
         let key = Key::new(workload.namespace.clone(), name);
+        // The client writes both into a path as they are: the namespace `a?watch=true&b=` would be a watch, for hours.
+        if !names::is_path_segment(&key.namespace) || !names::is_path_segment(&key.name) {
+            return Ok(None);
+        }
         if let Some(known) = B::mirror(&self.plane.mirrors).find(&key) {
             return Ok(Some(known));
         }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use api::events as reasons;
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy, PropagationSpec};
 use api::work::{ClusterResourceBinding, ResourceBinding};
+use apimachinery::names;
 use interpreter::Operation;
 use jiff::Timestamp;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -389,6 +390,10 @@ impl Detector {
 
     async fn priority_class(&self, policy: &PropagationSpec) -> Result<Option<i32>, Error> {
         let Some(wanted) = &policy.schedule_priority else { return Ok(None) };
+        // A user has named it, and the client writes the name into a path as it is: `?watch=true` would be a watch, for hours.
+        if !names::is_path_segment(&wanted.priority_class_name) {
+            return Ok(None);
+        }
         let api: Api<PriorityClass> = Api::all(self.plane.client().clone());
         Ok(api.get_opt(&wanted.priority_class_name).await?.and_then(|class| class.value))
     }

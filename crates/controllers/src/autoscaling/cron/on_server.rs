@@ -136,3 +136,16 @@ async fn one_that_is_gone_is_forgotten() {
     assert!(test.controller.known.lock().is_empty());
     test.world.supervisor.stop().await;
 }
+
+#[tokio::test]
+async fn finding_25_an_autoscaler_whose_name_is_a_path_is_not_asked_for() {
+    let target = json!({
+        "apiVersion": "autoscaling.karmada.io/v1alpha1", "kind": "FederatedHPA", "name": "?watch=true",
+    });
+    let test = Test::new(target, json!({ "targetMaxReplicas": 100 })).await;
+    // It would be a watch of all of them, for hours.
+    let acted = tokio::time::timeout(Duration::from_secs(30), test.act()).await;
+    assert_eq!(acted.expect("an end"), ["PATCH */cronfederatedhpas/c/status"]);
+    assert_eq!(test.history().failed_executions[0].message, "no object is called \"?watch=true\"");
+    test.world.supervisor.stop().await;
+}

@@ -219,3 +219,15 @@ async fn a_workload_without_a_selector_is_in_nobodys_way() {
     assert_eq!(test.controller.scalers(&other, "app", &pods).len(), 2, "this one selects them, too");
     test.world.supervisor.stop().await;
 }
+
+#[tokio::test]
+async fn finding_25_a_workload_whose_name_is_a_path_is_not_asked_for() {
+    let test = Test::new(json!({ "scaleTargetRef": { "name": "?watch=true" } })).await;
+    // It would be a watch of all of them, for hours.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), test.once()).await;
+    assert_eq!(ended.expect("an end"), ["PATCH */federatedhpas/h/status"]);
+    let reason = test.reason();
+    assert!(reason.starts_with("FailedGetScaleTargetRef: "), "{reason}");
+    assert!(reason.ends_with("no object is called \"?watch=true\""), "{reason}");
+    test.world.supervisor.stop().await;
+}

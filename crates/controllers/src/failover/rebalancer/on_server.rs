@@ -310,3 +310,16 @@ async fn a_panic_is_told_on_the_request() {
     assert_eq!(told, "workload-rebalancer panicked and tries again later: by accident");
     test.end().await;
 }
+
+#[tokio::test]
+async fn finding_25_a_namespace_that_is_a_path_is_not_asked_for() {
+    let test = Test::new().await;
+    let path = format!("{}/resourcebindings?watch=true&a=", test.world.namespace);
+    let workload = json!({ "apiVersion": "v1", "kind": "ConfigMap", "namespace": path, "name": "odd" });
+    test.request(&[workload], json!({})).await;
+    // It would be a watch of all bindings, for hours, and keep the worker.
+    let ended = tokio::time::timeout(Duration::from_secs(30), test.once()).await;
+    assert_eq!(ended.expect("an end"), Outcome::Done);
+    assert_eq!(test.results().await, finished(&["odd Failed ReferencedBindingNotFound"]));
+    test.end().await;
+}

@@ -451,3 +451,16 @@ async fn a_panic_is_told_of_the_template() {
     assert!(told.contains("by accident"), "{told}");
     test.world.supervisor.stop().await;
 }
+
+#[tokio::test]
+async fn finding_25_a_priority_class_whose_name_is_a_path_is_not_asked_for() {
+    let test = Test::new().await;
+    let priority = json!({ "priorityClassSource": "KubePriorityClass", "priorityClassName": "?watch=true" });
+    test.policy("p", json!({ "spec": { "schedulePriority": priority } })).await;
+    test.world.template("web", json!({})).await;
+    // It would be a watch of all classes, for hours, and keep the worker.
+    let ended = tokio::time::timeout(Duration::from_secs(30), test.once("web")).await;
+    let ended = ended.expect("an end");
+    assert!(matches!(&ended, Outcome::Failed { conflict: false, .. }), "there is no such class: {ended:?}");
+    test.end().await;
+}
