@@ -175,7 +175,7 @@ pub(crate) fn reference(target: &CrossVersionObjectReference, path: &Path) -> Er
         if value.is_empty() {
             errors.push(Error::required(&at, ""));
         }
-        errors.extend(names::path_segment(value).into_iter().map(|fault| Error::invalid(&at, value, fault)));
+        errors.extend(segment(value).into_iter().map(|fault| Error::invalid(&at, value, fault)));
     }
     errors
 }
@@ -289,7 +289,17 @@ fn identifier(metric: &MetricIdentifier, path: &Path) -> Errors {
     if name.is_empty() {
         return vec![Error::required(&at, "must specify a metric name")];
     }
-    names::path_segment(name).into_iter().map(|fault| Error::invalid(&at, name, fault)).collect()
+    segment(name).into_iter().map(|fault| Error::invalid(&at, name, fault)).collect()
+}
+
+/// Returns what is wrong with a name that controllers write into a path. Upstream's client escapes the characters that end a path; ours
+/// does not, and no object has them in its name.
+fn segment(value: &str) -> Vec<String> {
+    let mut faults = names::path_segment(value);
+    if faults.is_empty() && !names::is_path_segment(value) {
+        faults.push("may not contain '?', '#' or '\\'".to_owned());
+    }
+    faults
 }
 
 /// The target of a resource is either an amount or a share of the request.
@@ -391,6 +401,24 @@ mod tests {
             .iter()
             .map(ToString::to_string)
             .collect()
+    }
+
+    #[test]
+    fn finding_25_what_is_scaled_is_not_named_by_a_path() {
+        for (name, fault) in [
+            ("?watch=true", "may not contain '?', '#' or '\\'"),
+            ("a#", "may not contain '?', '#' or '\\'"),
+            ("a/b", "may not contain '/'"),
+        ] {
+            let target = json!({ "kind": "Deployment", "name": name });
+            let found = faults(json!({ "scaleTargetRef": target, "maxReplicas": 3 }));
+            assert!(
+                found.len() == 1
+                    && found[0].starts_with("spec.scaleTargetRef.name: ")
+                    && found[0].ends_with(fault),
+                "{name}: {found:?}"
+            );
+        }
     }
 
     #[test]

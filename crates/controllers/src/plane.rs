@@ -55,7 +55,7 @@ pub(crate) struct Plane {
     /// Whoever renders takes the index as it is and holds no lock meanwhile: rendering takes long, and what hears of changed
     /// policies must not wait for it.
     overrides: RwLock<Arc<Overrides>>,
-    works: Works,
+    pub(crate) works: Works,
     removals: removals::Removals,
     halt: OnceLock<Arc<Halt>>,
 }

@@ -169,7 +169,7 @@ pub const TABLE: &[Declaration] = &[
         about: "EndpointSlices that were collected for ServiceExports are in the control plane while their cluster is ready",
         default: true,
         gate: None,
-        watches: &[Watch::Works, Watch::Clusters, Watch::ImportedSlices],
+        watches: &[Watch::Works, Watch::Bindings, Watch::Clusters, Watch::ImportedSlices],
         writes: "EndpointSlice; finalizer of Work",
         file: "services/imported.rs",
         wire: Wire::Plane(services::imported::wire),

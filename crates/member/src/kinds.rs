@@ -26,9 +26,22 @@ pub struct Kind {
 }
 
 /// The kinds seen so far.
+///
+/// What the control plane says of a kind counts for all members. A kind that it does not have is looked up in the member, and that answer
+/// counts there only: otherwise one member would say under which path objects are written and deleted in the others.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    known: RwLock<HashMap<(String, String), Known>>,
+    known: RwLock<HashMap<Name, Known>>,
+}
+
+/// Whose answer it is, the version and the kind. The control plane has no name.
+type Name = (String, String, String);
+
+/// The control plane as the source of an answer.
+const PLANE: &str = "";
+
+fn name(source: &str, api_version: &str, kind: &str) -> Name {
+    (source.to_owned(), api_version.to_owned(), kind.to_owned())
 }
 
 #[derive(Debug)]
@@ -46,26 +59,38 @@ impl Kinds {
         api_version: &str,
         kind: &str,
     ) -> Result<Kind> {
-        let key = (api_version.to_owned(), kind.to_owned());
-        let (before, is_due) = self.recall(&key, Instant::now());
+        let (before, is_due) = self.recall_for(member.name(), api_version, kind, Instant::now());
         if let Some(before) = &before
             && !is_due
         {
             return Ok(before.clone());
         }
-        let found = match (look(control, member, api_version, kind).await, before) {
-            (Ok(found), _) => found,
+        match (look(control, member, api_version, kind).await, before) {
+            (Ok((found, source)), _) => {
+                self.keep(name(source, api_version, kind), found.clone(), Instant::now());
+                Ok(found)
+            }
             // No server answers, or the definition was removed before the last Work.
-            (Err(_), Some(before)) => before,
-            (Err(error), None) => return Err(error),
-        };
-        self.known.write().insert(key, Known { kind: found.clone(), at: Instant::now() });
-        Ok(found)
+            (Err(_), Some(before)) => Ok(before),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn keep(&self, name: Name, kind: Kind, at: Instant) {
+        self.known.write().insert(name, Known { kind, at });
+    }
+
+    /// As [`Self::recall`], for a member.
+    fn recall_for(&self, member: &str, api_version: &str, kind: &str, now: Instant) -> (Option<Kind>, bool) {
+        match self.recall(&name(PLANE, api_version, kind), now) {
+            (None, _) => self.recall(&name(member, api_version, kind), now),
+            known => known,
+        }
     }
 
     /// Returns the cached resource of a kind, and whether it must be looked up. If it is cached, only the first caller must do
     /// that.
-    fn recall(&self, key: &(String, String), now: Instant) -> (Option<Kind>, bool) {
+    fn recall(&self, key: &Name, now: Instant) -> (Option<Kind>, bool) {
         let is_due = |known: &Known| now.saturating_duration_since(known.at) >= BELIEVED;
         if let Some(known) = self.known.read().get(key)
             && !is_due(known)
@@ -80,7 +105,13 @@ impl Kinds {
     }
 }
 
-async fn look(control: &Client, member: &Member, api_version: &str, kind: &str) -> Result<Kind> {
+/// Returns what a kind is, and who says so.
+async fn look<'a>(
+    control: &Client,
+    member: &'a Member,
+    api_version: &str,
+    kind: &str,
+) -> Result<(Kind, &'a str)> {
     let unknown = || Error::UnknownKind { kind: kind.to_owned(), version: api_version.to_owned() };
     let named = Gvk::from_api_version(api_version, kind);
     // The client writes it into a path as it is.
@@ -89,11 +120,11 @@ async fn look(control: &Client, member: &Member, api_version: &str, kind: &str) 
     }
     let gvk = GroupVersionKind::gvk(&named.group, &named.version, &named.kind);
     match find(control, &gvk).await {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => find(member.client(), &gvk)
-            .await
-            .map_err(|error| Error::of(member.name(), error))?
-            .ok_or_else(unknown),
+        Ok(Some(found)) => Ok((found, PLANE)),
+        Ok(None) => {
+            let found = find(member.client(), &gvk).await.map_err(|error| Error::of(member.name(), error))?;
+            found.map(|found| (found, member.name())).ok_or_else(unknown)
+        }
         Err(error) => Err(Error::of("control plane", error)),
     }
 }
@@ -116,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_looked_up_again_by_one_after_a_while() {
-        let (kinds, key) = (Kinds::default(), ("example.io/v1".to_owned(), "App".to_owned()));
+        let (kinds, key) = (Kinds::default(), name(PLANE, "example.io/v1", "App"));
         let begun = Instant::now();
         assert_eq!(kinds.recall(&key, begun), (None, true));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "App"));
@@ -125,6 +156,23 @@ mod tests {
         let later = begun + BELIEVED;
         for (now, is_due) in [(begun, false), (later, true), (later, false), (later + BELIEVED, true)] {
             assert_eq!(kinds.recall(&key, now), (Some(app.clone()), is_due));
+        }
+    }
+
+    #[test]
+    fn finding_25_what_a_member_says_of_a_kind_counts_there_only() {
+        let (kinds, now, version) = (Kinds::default(), Instant::now(), "example.io/v1");
+        let app = |plural: &str| {
+            let mut resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "App"));
+            resource.plural = plural.to_owned();
+            Kind { resource, namespaced: true }
+        };
+        kinds.keep(name("m1", version, "App"), app("others"), now);
+        assert_eq!(kinds.recall_for("m1", version, "App", now), (Some(app("others")), false));
+        assert_eq!(kinds.recall_for("m2", version, "App", now), (None, true));
+        kinds.keep(name(PLANE, version, "App"), app("apps"), now);
+        for member in ["m1", "m2"] {
+            assert_eq!(kinds.recall_for(member, version, "App", now), (Some(app("apps")), false));
         }
     }
 }

@@ -18,6 +18,8 @@ const GATES: &str = "FederatedQuotaEnforcement=true,MultiplePodTemplatesScheduli
 
 /// The name that kube-apiserver shows to webhook servers.
 const CALLER: &str = "golden-apiserver";
+/// How often an object is written that controllers write as well.
+const TRIES: usize = 20;
 
 /// Writes what makes a kube-apiserver show a certificate to webhook servers. Returns the file of the authority.
 fn certificates_for_calls(dir: &Path) -> String {
@@ -269,10 +271,23 @@ impl Target {
 
     async fn set_status(&self, object: &Value, status: &Value) {
         let path = path_of(object);
-        let (_, mut stored) = self.send("GET", &path, None).await;
-        stored["status"] = status.clone();
-        let (code, answer) = self.send("PUT", &format!("{path}/status"), Some(&stored)).await;
+        let change = |stored: &mut Value| stored["status"] = status.clone();
+        let (code, answer) = self.replace(&path, &format!("{path}/status"), change).await;
         assert_eq!(code, 200, "{path}/status: {answer}");
+    }
+
+    /// Reads an object, changes it and writes it back; once more if a controller has written it meanwhile.
+    async fn replace(&self, path: &str, to: &str, change: impl Fn(&mut Value)) -> (u16, Value) {
+        let mut tries = 0;
+        loop {
+            let (_, mut object) = self.send("GET", path, None).await;
+            change(&mut object);
+            let (code, answer) = self.send("PUT", to, Some(&object)).await;
+            tries += 1;
+            if code != 409 || tries == TRIES {
+                return (code, answer);
+            }
+        }
     }
 
     /// Carries out a case and returns what came of it.
@@ -286,9 +301,8 @@ impl Target {
                 self.set_status(&created, status).await;
             }
             if let Some(patch) = &case.update {
-                let (_, mut object) = self.send("GET", &path, None).await;
-                apimachinery::patch::merge::apply(&mut object, patch.clone());
-                let (code, answer) = self.send("PUT", &path, Some(&object)).await;
+                let change = |object: &mut Value| apimachinery::patch::merge::apply(object, patch.clone());
+                let (code, answer) = self.replace(&path, &path, change).await;
                 if code == 200 { stored(answer) } else { refused(file, &answer) }
             } else if case.delete {
                 let (code, answer) = self.send("DELETE", &path, None).await;

@@ -256,4 +256,23 @@ mod tests {
         assert_eq!(world.once(controller.as_ref(), &nowhere).await, Outcome::Done);
         world.supervisor.stop().await;
     }
+
+    #[tokio::test]
+    async fn finding_25_what_has_no_namespace_gets_no_mark() {
+        let world = World::new().await;
+        let (controller, queue) = subscribed(&world.plane);
+        world.plane.templates.learn("autoscaling", "v2", KIND, true);
+        let reference = json!({ "apiVersion": "v1", "kind": "Namespace", "name": world.namespace });
+        let one = scaler(json!({
+            "metadata": { "namespace": world.namespace, "resourceVersion": "1" },
+            "spec": { "scaleTargetRef": reference },
+        }));
+        world.plane.templates.note(&one);
+        let key = target(&one).expect("a target");
+        assert_eq!(queue.waiting(), std::slice::from_ref(&key));
+        world.writes();
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(world.writes(), Vec::<String>::new());
+        world.supervisor.stop().await;
+    }
 }

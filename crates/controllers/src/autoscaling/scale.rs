@@ -183,6 +183,31 @@ mod tests {
         world.supervisor.stop().await;
     }
 
+    #[tokio::test]
+    async fn finding_25_a_name_that_is_a_path_is_not_asked_for() {
+        let world = crate::world::World::new().await;
+        let client = world.environment.client();
+        let scales = Scales::default();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "Deployment"));
+        scales.known.write().insert(Gvk::new("apps", "v1", "Deployment"), resource);
+        world.writes();
+        for name in ["?watch=true", "a/b", "..", "a#", "a%2fb"] {
+            let target = CrossVersionObjectReference {
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                name: name.to_owned(),
+            };
+            let expected = format!("nothing can be called {name:?}");
+            let read = scales.get(client, "n", &target).await.expect_err("no object");
+            assert_eq!(read.to_string(), expected);
+            let written = scales.set(client, "n", &target, &Scale::default(), 1).await;
+            assert_eq!(written.expect_err("no object").to_string(), expected);
+        }
+        assert_eq!(world.reads(), Vec::<String>::new());
+        assert_eq!(world.writes(), Vec::<String>::new());
+        world.supervisor.stop().await;
+    }
+
     #[test]
     fn a_scale_is_read_and_written_back() {
         let read = Scale::read(json!({

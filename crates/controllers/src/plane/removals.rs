@@ -185,11 +185,14 @@ impl Found {
     }
 }
 
-/// Returns the policy that a binding names.
+/// Returns the policy that a binding names. A PropagationPolicy is behind bindings of its own namespace only: whoever writes bindings
+/// chooses what they name, and must not have notes written on the policies of other namespaces.
 fn policy_of(metadata: &ObjectMeta) -> Option<Key> {
     let notes = metadata.annotations.as_ref()?;
     if let Some(name) = notes.get(PROPAGATION_POLICY_NAME) {
-        return Some(Key::new(notes.get(PROPAGATION_POLICY_NAMESPACE)?.clone(), name.clone()));
+        let namespace =
+            notes.get(PROPAGATION_POLICY_NAMESPACE).filter(|it| metadata.namespace.as_ref() == Some(*it))?;
+        return Some(Key::new(namespace.clone(), name.clone()));
     }
     Some(Key::new("", notes.get(CLUSTER_PROPAGATION_POLICY_NAME)?.clone()))
 }

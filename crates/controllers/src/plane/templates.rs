@@ -173,10 +173,7 @@ impl Templates {
         {
             return Ok(Some(template));
         }
-        if !key.can_exist() {
-            return Ok(None);
-        }
-        let served = self.served(&key.kind)?;
+        let Some(served) = self.place(&key)? else { return Ok(None) };
         match api(self.writer.client(), &served, &key.namespace).get(&key.name).await {
             Ok(object) => Ok(Some(Arc::new(tree(object, &served.resource)))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -202,10 +199,7 @@ impl Templates {
         key: &TemplateKey,
         patch: Value,
     ) -> Result<Option<Value>, Error> {
-        if !key.can_exist() {
-            return Ok(None);
-        }
-        let served = self.served(&key.kind)?;
+        let Some(served) = self.place(key)? else { return Ok(None) };
         let api = api(writer.client(), &served, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(object) => Ok(Some(tree(object, &served.resource))),
@@ -226,10 +220,7 @@ impl Templates {
 
     /// Returns a template as the server has it.
     pub(crate) async fn current(&self, key: &TemplateKey) -> Result<Option<Value>, Error> {
-        if !key.can_exist() {
-            return Ok(None);
-        }
-        let served = self.served(&key.kind)?;
+        let Some(served) = self.place(key)? else { return Ok(None) };
         let found = api(self.writer.client(), &served, &key.namespace).get_opt(&key.name).await?;
         Ok(found.map(|found| tree(found, &served.resource)))
     }
@@ -237,16 +228,23 @@ impl Templates {
     /// Patches a template's status; it is fine if the template is gone. As every status it shows what was
     /// observed, so it can always be computed again.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
-        if !key.can_exist() {
-            return Ok(());
-        }
-        let served = self.served(&key.kind)?;
+        let Some(served) = self.place(key)? else { return Ok(()) };
         let api = api(self.writer.derived().client(), &served, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Returns the kind of an object, unless there can be no such object. Users write references: one to the ClusterRole
+    /// `cluster-admin` in their own namespace would be one to that of all, since the path of a kind without namespaces has none.
+    fn place(&self, key: &TemplateKey) -> Result<Option<Served>, Error> {
+        if !key.can_exist() {
+            return Ok(None);
+        }
+        let served = self.served(&key.kind)?;
+        Ok((served.namespaced || key.namespace.is_empty()).then_some(served))
     }
 
     fn served(&self, kind: &Gvk) -> Result<Served, Error> {
@@ -713,6 +711,31 @@ mod tests {
             assert_eq!(templates.patch(&key, label).await.expect("no object"), None, "{key:?}");
             templates.patch_status(&key, json!({ "status": {} })).await.expect("no object");
         }
+        assert_eq!(world.writes(), Vec::<String>::new());
+        world.supervisor.stop().await;
+    }
+
+    #[tokio::test]
+    async fn finding_25_what_has_no_namespace_is_not_found_in_that_of_a_user() {
+        let world = World::new().await;
+        let templates = &world.plane.templates;
+        let reference = |namespace: &str| ObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespace: namespace.to_owned(),
+            name: world.namespace.clone(),
+            ..ObjectReference::default()
+        };
+        let known = templates.fetch(&reference("")).await.expect("an answer");
+        assert!(known.is_some(), "it is there");
+        let odd = reference(&world.namespace);
+        let key = TemplateKey::of_reference(&odd);
+        world.writes();
+        assert_eq!(templates.fetch(&odd).await.expect("no object"), None);
+        assert_eq!(templates.current(&key).await.expect("no object"), None);
+        let label = json!({ "metadata": { "labels": { "a": "b" } } });
+        assert_eq!(templates.patch(&key, label).await.expect("no object"), None);
+        templates.patch_status(&key, json!({ "status": {} })).await.expect("no object");
         assert_eq!(world.writes(), Vec::<String>::new());
         world.supervisor.stop().await;
     }

@@ -110,7 +110,7 @@ impl Works {
 
     /// Returns the Works of a binding: those with its permanent id, except Works that name another binding. Whoever may write
     /// bindings chooses their ids, and must not reach the Works of others with them.
-    pub(super) fn of<B: Binding>(&self, binding: &B) -> Vec<Arc<Work>> {
+    pub(crate) fn of<B: Binding>(&self, binding: &B) -> Vec<Arc<Work>> {
         let own = key(binding);
         let mut works = self.with_id(binding.permanent_id());
         works.retain(|work| binding_of(work).is_none_or(|named| named == own));

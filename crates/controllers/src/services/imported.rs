@@ -1,11 +1,12 @@
 //! Copies collected EndpointSlices into the control plane, from where they follow the ServiceImports that
 //! need them.
 //!
-//! Watches: collected Works, Clusters (whether they are ready), imported EndpointSlices.
+//! Watches: collected Works, bindings and Works of ServiceExports, Clusters (whether they are ready), imported EndpointSlices.
 //! Writes:  EndpointSlices `imported-<cluster>-<slice>`; the finalizer of collected Works.
 //!
 //! `endpointslice-controller`, `endpointSlice` in `--controllers`. If a cluster is not ready, its slices are
-//! removed, and return when it is ready. Upstream leaves them until the cluster is removed.
+//! removed, and return when it is ready. Upstream leaves them until the cluster is removed. Upstream also takes the slices of any cluster
+//! that says it exports the Service; here the ServiceExport in the control plane says which clusters do, if there is one.
 
 #[cfg(test)]
 mod on_server;
@@ -54,6 +55,24 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(change.key.clone());
         }
     });
+    plane.mirrors.works.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let ((Some(work), None) | (None, Some(work))) = (&change.old, &change.new) else { return };
+            for (service, _) in roles(work).into_iter().filter(|(_, role)| *role == Role::Export) {
+                push_collected(&plane, &pushed, &service);
+            }
+        }
+    });
+    plane.mirrors.bindings.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(name) = change.key.name.strip_suffix("-serviceexport") else { return };
+            if change.old.is_some() != change.new.is_some() {
+                push_collected(&plane, &pushed, &Key::new(change.key.namespace.clone(), name));
+            }
+        }
+    });
     plane.mirrors.clusters.subscribe({
         let (plane, pushed) = (plane.clone(), queue.clone());
         move |change| {
@@ -76,6 +95,29 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
+/// Pushes the collected Works of a Service.
+fn push_collected(plane: &Plane, queue: &Queue<Key>, service: &Key) {
+    for (work, role) in plane.services.works(service) {
+        if role == Role::Collected {
+            queue.push(work);
+        }
+    }
+}
+
+/// Returns whether users export a Service in the control plane, and not from this cluster.
+///
+/// A member says itself that it exports a Service: with the object that was brought there, or with one that somebody has made there. Its
+/// endpoints get the clients of all clusters that import the Service. Where the owners of the Service say from where it is exported, no
+/// other member has a say in it.
+fn is_exported_elsewhere(plane: &Plane, service: &Key, cluster: &str) -> bool {
+    let binding =
+        plane.mirrors.bindings.get(&service.namespace, &names::binding("ServiceExport", &service.name));
+    binding.is_some_and(|binding| {
+        let works = plane.works.of(binding.as_ref());
+        !works.iter().any(|work| cluster_of(&Key::of(work.as_ref())) == cluster)
+    })
+}
+
 /// Returns the Work that an imported slice comes from.
 fn work_of(slice: &EndpointSlice) -> Option<Key> {
     let notes = slice.metadata.annotations.as_ref()?;
@@ -87,6 +129,8 @@ pub(crate) struct View {
     key: Key,
     work: Option<Arc<Work>>,
     cluster: Option<Arc<Cluster>>,
+    /// See [`is_exported_elsewhere`].
+    elsewhere: bool,
     /// The slices in the control plane that come from it.
     imported: Vec<Arc<EndpointSlice>>,
 }
@@ -104,7 +148,7 @@ pub(crate) struct Plan {
 fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let wanted = view.work.as_deref().and_then(|work| {
-        let offered = !is_going(work) && view.cluster.as_deref().is_some_and(is_ready);
+        let offered = !is_going(work) && !view.elsewhere && view.cluster.as_deref().is_some_and(is_ready);
         offered.then(|| desired(&view.key, work)).flatten()
     });
     for slice in &view.imported {
@@ -186,7 +230,10 @@ impl Reconcile for Controller {
         };
         let imported = imported.into_iter().filter(|slice| work_of(slice).as_ref() == Some(key)).collect();
         let cluster = mirrors.clusters.get("", cluster_of(key));
-        Ok(Some(View { key: key.clone(), work, cluster, imported }))
+        let service = work.as_deref().and_then(|work| service_of(work, Token::ServiceExport));
+        let elsewhere =
+            service.is_some_and(|service| is_exported_elsewhere(&self.plane, &service, cluster_of(key)));
+        Ok(Some(View { key: key.clone(), work, cluster, elsewhere, imported }))
     }
 
     fn decide(view: &View, _: Timestamp) -> Plan {
@@ -277,7 +324,7 @@ mod tests {
             let imported = if there { vec![Arc::new(slice())] } else { Vec::new() };
             let key = Key::of(work(json!({})).as_ref());
             let cluster = Some(Arc::new(cluster("m1", ready, json!({}))));
-            let view = View { key, work: found, cluster, imported };
+            let view = View { key, work: found, cluster, elsewhere: false, imported };
             assert_eq!(words(&decide(&view)), expected, "{name}");
         }
     }
@@ -346,7 +393,11 @@ mod tests {
             ),
         ];
         for (name, work, cluster, imported, expected) in cases {
-            assert_eq!(words(&decide(&View { key: key(), work, cluster, imported })), expected, "{name}");
+            assert_eq!(
+                words(&decide(&View { key: key(), work, cluster, elsewhere: false, imported })),
+                expected,
+                "{name}"
+            );
         }
     }
 

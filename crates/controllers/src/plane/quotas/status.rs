@@ -4,6 +4,7 @@
 //! Writes: `status.aggregatedStatus` of FederatedResourceQuotas; unless quotas are enforced on bindings, also
 //! `status.overall` and `status.overallUsed`, which is the sum over the clusters then.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use admission::usage;
@@ -17,6 +18,7 @@ use runtime::events::about;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde::Deserialize;
 
+use super::sync::share;
 use super::{Awaited, named, quota_of};
 use crate::plane::{Plane, Start};
 
@@ -117,13 +119,11 @@ struct Reported {
 
 fn decide(view: &View) -> Plan {
     let mut clusters = Vec::new();
-    for work in view.works.iter().filter(|work| is_applied(work)) {
+    for (cluster, work) in reporters(view).into_iter().filter(|(_, work)| is_applied(work)) {
         let Some(status) = work.status.manifest_statuses.first().and_then(|first| first.status.as_ref())
         else {
             continue;
         };
-        let namespace = work.metadata.namespace.as_deref().unwrap_or("");
-        let Some(cluster) = api::names::cluster_of_execution_space(namespace) else { continue };
         match Reported::deserialize(status) {
             Ok(Reported { hard, used }) => {
                 clusters.push(ClusterQuotaStatus { cluster_name: cluster.to_owned(), hard, used });
@@ -131,7 +131,6 @@ fn decide(view: &View) -> Plan {
             Err(error) => return Plan::Tell(format!("cannot read what cluster {cluster} reports: {error}")),
         }
     }
-    clusters.sort_by(|one, other| one.cluster_name.cmp(&other.cluster_name));
     let mut status = view.quota.status.clone();
     if !view.enforced {
         status.overall.clone_from(&view.quota.spec.overall);
@@ -139,6 +138,27 @@ fn decide(view: &View) -> Plan {
     }
     status.aggregated_status = clusters;
     if status == view.quota.status { Plan::Nothing } else { Plan::Write(status) }
+}
+
+/// Returns the Work that reports for each cluster.
+///
+/// An agent writes Works of its own cluster, with any label. They count where the quota assigns something to the cluster, one for each,
+/// so that no cluster has a say in the quotas of those who do not use it.
+fn reporters(view: &View) -> BTreeMap<&str, &Work> {
+    let Key { namespace, name } = Key::of(view.quota.as_ref());
+    let ours = api::names::work("ResourceQuota", &name, &namespace);
+    let mut found: BTreeMap<&str, &Work> = BTreeMap::new();
+    for work in &view.works {
+        let space = work.metadata.namespace.as_deref().unwrap_or("");
+        let Some(cluster) = api::names::cluster_of_execution_space(space) else { continue };
+        if share(&view.quota, cluster).is_none() {
+            continue;
+        }
+        if work.metadata.name.as_ref() == Some(&ours) || !found.contains_key(cluster) {
+            found.insert(cluster, work.as_ref());
+        }
+    }
+    found
 }
 
 fn is_applied(work: &Work) -> bool {
@@ -210,7 +230,12 @@ mod tests {
 
     fn quota(otherwise: Value) -> Arc<FederatedResourceQuota> {
         let base = json!({
-            "metadata": { "namespace": "shop", "name": "q", "uid": "q" }, "spec": { "overall": { "cpu": "10" } },
+            "metadata": { "namespace": "shop", "name": "q", "uid": "q" }, "spec": {
+                "overall": { "cpu": "10" },
+                "staticAssignments": [
+                    { "clusterName": "m1", "hard": { "cpu": "5" } }, { "clusterName": "m2", "hard": { "cpu": "5" } },
+                ],
+            },
         });
         Arc::new(read(merged(base, otherwise)))
     }
@@ -282,6 +307,28 @@ mod tests {
             matches!(&plan, Plan::Tell(why) if why.starts_with("cannot read what cluster m1 reports")),
             "{plan:?}"
         );
+    }
+
+    #[test]
+    fn finding_25_an_agent_reports_on_no_quota_that_does_not_concern_its_cluster() {
+        let named = |name: &str, work: Arc<Work>| {
+            let mut work = Arc::unwrap_or_clone(work);
+            work.metadata.name = Some(name.to_owned());
+            Arc::new(work)
+        };
+        let ours = api::names::work("ResourceQuota", "q", "shop");
+        let works = vec![
+            named("a", reporting("m1", "True", used("50"))),
+            named(&ours, reporting("m1", "True", used("2"))),
+            named("z", reporting("m1", "True", used("50"))),
+            named(&ours, reporting("m3", "True", used("100"))),
+            named("odd", reporting("m3", "True", json!({ "hard": 1 }))),
+        ];
+        let expected = json!({
+            "overall": { "cpu": "10" }, "overallUsed": { "cpu": "2" }, "aggregatedStatus": [cluster("m1", "2")],
+        });
+        let plan = decide(&View { quota: quota(json!({})), works, enforced: false });
+        assert_eq!(plan, Plan::Write(read(expected)));
     }
 
     #[test]

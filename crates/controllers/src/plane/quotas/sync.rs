@@ -83,7 +83,7 @@ fn is_news(change: &Change<'_, FederatedResourceQuota>) -> bool {
 }
 
 /// Returns what a quota assigns to a cluster; if there are several assignments, the first counts.
-fn share<'a>(quota: &'a FederatedResourceQuota, cluster: &str) -> Option<&'a ResourceList> {
+pub(super) fn share<'a>(quota: &'a FederatedResourceQuota, cluster: &str) -> Option<&'a ResourceList> {
     let mut assignments = quota.spec.static_assignments.iter();
     assignments.find(|assignment| assignment.cluster_name == cluster).map(|assignment| &assignment.hard)
 }

@@ -218,12 +218,20 @@ fn a_binding_says_which_policy_is_behind_it() {
         (json!({}), None),
         (json!({ PROPAGATION_POLICY_NAME: "p" }), None),
         (
-            json!({ PROPAGATION_POLICY_NAME: "p", PROPAGATION_POLICY_NAMESPACE: "n" }),
-            Some(Key::new("n", "p")),
+            json!({ PROPAGATION_POLICY_NAME: "p", PROPAGATION_POLICY_NAMESPACE: "default" }),
+            Some(Key::new("default", "p")),
         ),
         (json!({ CLUSTER_PROPAGATION_POLICY_NAME: "c" }), Some(Key::new("", "c"))),
     ];
     for (annotations, expected) in cases {
         assert_eq!(named(annotations.clone()), expected, "{annotations}");
     }
+}
+
+#[test]
+fn finding_25_a_binding_names_no_policy_of_another_namespace() {
+    let notes = json!({ PROPAGATION_POLICY_NAME: "p", PROPAGATION_POLICY_NAMESPACE: "bank" });
+    let binding = crate::fixtures::binding(json!({ "metadata": { "annotations": notes } }));
+    assert_eq!(binding.metadata.namespace.as_deref(), Some("default"));
+    assert_eq!(policy_of(&binding.metadata), None);
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use api::labels::RESOURCE_BINDING_PERMANENT_ID;
+use api::labels::annotations::{RESOURCE_BINDING_NAME, RESOURCE_BINDING_NAMESPACE};
 use http::Method;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -219,5 +221,42 @@ async fn a_panic_is_told_of_the_work() {
     drain(&test.queue);
     let told = test.world.panicked(&test.queue, test.key.clone()).await;
     assert_eq!(told, format!("{COMPONENT} panicked and tries again later: by accident"));
+    test.end().await;
+}
+
+#[tokio::test]
+async fn finding_25_a_member_offers_no_endpoints_of_a_service_that_is_exported_elsewhere() {
+    let test = Test::new().await;
+    let (world, mirrors) = (&test.world, &test.world.environment.mirrors);
+    test.slice().await;
+    test.settle().await;
+    assert_eq!(test.imported().await, ["10.0.0.1"], "nobody else says from where it is exported");
+    let (name, namespace, id) = ("web-serviceexport", world.namespace.as_str(), world.own("export"));
+    let export = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport",
+        "metadata": { "name": "web", "namespace": namespace },
+    });
+    let resource = json!({
+        "apiVersion": export["apiVersion"], "kind": export["kind"], "name": "web", "namespace": namespace,
+    });
+    let binding = json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "labels": { RESOURCE_BINDING_PERMANENT_ID: id },
+        },
+        "spec": { "resource": resource },
+    });
+    world.put(&mirrors.bindings, binding).await;
+    test.settle().await;
+    assert_eq!(test.imported().await, [""; 0], "its owners say that it is not exported from here");
+    let work = json!({
+        "metadata": {
+            "name": "export", "namespace": test.key.namespace, "labels": { RESOURCE_BINDING_PERMANENT_ID: id },
+            "annotations": { RESOURCE_BINDING_NAME: name, RESOURCE_BINDING_NAMESPACE: namespace },
+        },
+        "spec": { "workload": { "manifests": [export] } },
+    });
+    world.put(&mirrors.works, work).await;
+    test.settle().await;
+    assert_eq!(test.imported().await, ["10.0.0.1"], "now they say that it is");
     test.end().await;
 }
