@@ -109,8 +109,12 @@ async fn finding_25_a_priority_class_whose_name_is_a_path_is_not_read() {
         test.policy("p", json!({ "spec": { "schedulePriority": priority } })).await;
         test.world.template("web", json!({})).await;
         test.world.writes();
-        assert_eq!(test.once("web").await, Outcome::Done);
-        assert!(test.stored_binding("web").await.is_some(), "as with a class that does not exist");
+        let ended = test.once("web").await;
+        let Outcome::Failed { error, conflict: false } = ended else {
+            panic!("there is no such class: {ended:?}")
+        };
+        assert_eq!(error, format!("priority class {name} not found"));
+        assert!(test.stored_binding("web").await.is_none(), "as with any class that does not exist");
         let reads = test.world.reads();
         assert!(!reads.iter().any(|path| path.contains("priorityclasses")), "{reads:?}");
         test.end().await;

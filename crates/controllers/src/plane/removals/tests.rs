@@ -51,7 +51,11 @@ async fn placed(
     });
     let binding = world.binding(merged(otherwise, bound_by(world, policy))).await;
     for cluster in copies {
-        let marks = json!({ "metadata": { "name": name, "labels": { "resourcebinding.karmada.io/permanent-id": id } } });
+        let marks = json!({ "metadata": {
+            "name": name,
+            "labels": { "resourcebinding.karmada.io/permanent-id": id },
+            "annotations": { "resourcebinding.karmada.io/name": name },
+        } });
         world.work(cluster, marks).await;
     }
     binding
