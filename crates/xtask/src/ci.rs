@@ -12,10 +12,9 @@ pub(crate) mod fleet;
 mod hygiene;
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::RefCell,
     collections::BTreeSet,
     fs,
-    path::Path,
     process::Command,
     sync::{
         Arc,
@@ -128,8 +127,6 @@ struct Context {
     workspace: Workspace,
     /// The crates to look at; none means all.
     packages: Vec<String>,
-    /// Clusters for whoever wants them, started at the first wish, ended with the context.
-    fleet: OnceCell<Option<Fleet>>,
     programs: fleet::Programs,
     /// Tests that did not run for want of clusters are a failure.
     require_clusters: bool,
@@ -148,19 +145,16 @@ struct Context {
 }
 
 impl Context {
-    /// Returns the folder of the run's clusters, starting them if need be; None where there is no Go toolchain.
-    fn clusters(&self) -> Result<Option<&Path>> {
-        if self.fleet.get().is_none() {
-            let fleet = Fleet::start(&self.workspace, &self.programs)?;
-            if fleet.is_none() && self.require_clusters {
-                bail!(
-                    "--require-clusters: there is no Go toolchain to build clusters with; install Go, or leave the flag \
-                     out to run the other tests"
-                );
-            }
-            let _ = self.fleet.set(fleet); // nobody else can have set it: there is one thread
+    /// Starts clusters, which end with what is returned; None where there is no Go toolchain.
+    fn clusters(&self) -> Result<Option<Fleet>> {
+        let fleet = Fleet::start(&self.workspace, &self.programs)?;
+        if fleet.is_none() && self.require_clusters {
+            bail!(
+                "--require-clusters: there is no Go toolchain to build clusters with; install Go, or leave the flag \
+                 out to run the other tests"
+            );
         }
-        Ok(self.fleet.get().and_then(|fleet| fleet.as_ref()).map(Fleet::dir))
+        Ok(fleet)
     }
 
     /// Returns the arguments by which cargo knows what to look at.
@@ -194,9 +188,6 @@ fn test(context: &Context) -> Result<()> {
     }
     let notes = context.workspace.target.join(format!("left-out-{}", std::process::id()));
     let mut environment = vec![(LEFT_OUT_VARIABLE, notes.display().to_string())];
-    if let Some(dir) = context.clusters()? {
-        environment.push((fleet::CLUSTERS_VARIABLE, dir.display().to_string()));
-    }
     if context.pods {
         environment.push((PODS_VARIABLE, "1".to_string()));
     }
@@ -205,8 +196,13 @@ fn test(context: &Context) -> Result<()> {
     }
     let logs = context.workspace.target.join(format!("test-logs-{}", std::process::id()));
     let has_library = tests.iter().any(binaries::Binary::is_library);
-    let conditions = Conditions { environment: &environment, logs: &logs, second_try: context.second_try };
     let passed = repeated(context.repeat, |number| {
+        // Each run has clusters of its own: what one leaves in them, or in their audit logs, does not decide about the next.
+        let fleet = context.clusters()?;
+        let place = fleet.as_ref().map(|fleet| (fleet::CLUSTERS_VARIABLE, fleet.dir().display().to_string()));
+        let environment: Vec<_> = environment.iter().cloned().chain(place).collect();
+        let conditions =
+            Conditions { environment: &environment, logs: &logs, second_try: context.second_try };
         let busy = number + context.under_load >= context.repeat;
         let _load = busy.then(Load::on_all_processors);
         context.unsteady.borrow_mut().extend(binaries::run(tests.clone(), &conditions)?);
@@ -306,7 +302,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let context = Context {
         workspace: Workspace::load()?,
         packages: arguments.package.clone(),
-        fleet: OnceCell::new(),
         programs,
         require_clusters: arguments.require_clusters,
         pods: arguments.pods,
@@ -330,7 +325,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         results.push((step.name, took, result));
     }
     let (left_out, unsteady) = (context.left_out.take(), context.unsteady.take());
-    drop(context); // ends the clusters
     eprintln!("\n{}", summary(&results, started.elapsed(), &left_out, &unsteady));
     let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
     if failed > 0 {
@@ -454,7 +448,6 @@ mod tests {
         let context = |require_clusters| Context {
             workspace: Workspace { root: ".".into(), target: ".".into(), crates: Vec::new() },
             packages: Vec::new(),
-            fleet: OnceCell::new(),
             programs: fleet::Programs::unwanted(),
             require_clusters,
             pods: false,
