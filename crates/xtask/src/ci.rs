@@ -458,7 +458,7 @@ mod tests {
             left_out: RefCell::default(),
         };
         assert!(context(false).clusters().expect("nothing fails").is_none());
-        let error = context(true).clusters().expect_err("there are none").to_string();
+        let error = context(true).clusters().err().expect("there are none").to_string();
         assert!(error.contains("--require-clusters"), "{error}");
     }
 }
