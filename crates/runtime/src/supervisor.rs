@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -105,7 +106,17 @@ impl Supervisor {
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let (name, inner) = (name.into(), self.0.clone());
+        self.keep_boxed(name.into(), stop, Box::new(move || Box::pin(start())));
+    }
+
+    /// Does the work of [`Self::keep_until`]. Compiled once, not for every task.
+    fn keep_boxed(
+        &self,
+        name: String,
+        stop: CancellationToken,
+        start: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    ) {
+        let inner = self.0.clone();
         self.0.known.lock().entry(name.clone()).or_default().running += 1;
         self.0.tasks.spawn(self.0.cut.clone().run_until_cancelled_owned(async move {
             let mut deaths = 0;
@@ -138,6 +149,11 @@ impl Supervisor {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_boxed(Box::pin(work));
+    }
+
+    /// Does the work of [`Self::spawn`]. Compiled once, not for every piece of work.
+    fn spawn_boxed(&self, work: BoxFuture<'static, ()>) {
         let work = AssertUnwindSafe(work).catch_unwind().map(|ended| {
             if let Err(panic) = ended {
                 PANICS.get_or_create(&[("place", "task")]).inc();
