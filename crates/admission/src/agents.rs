@@ -71,11 +71,11 @@ pub trait Facts {
     fn is_registered(&self, cluster: &str) -> bool;
     /// The Clusters whose `spec.id` this is: those that stand for one member.
     fn registered_with(&self, id: &str) -> Vec<String>;
-    /// Whose a Secret is; nothing if it does not exist.
+    /// Returns to whom a Secret belongs; `None` if it does not exist.
     fn secret(&self, namespace: &str, name: &str) -> Option<Secret>;
     /// The Clusters that name a Secret as theirs.
     fn users_of_secret(&self, namespace: &str, name: &str) -> Vec<String>;
-    /// Who made a certificate request.
+    /// Returns the user who made a certificate request.
     fn requester(&self, request: &str) -> Option<String>;
     /// Whether an object of users goes to a cluster, by its binding.
     fn is_propagated(&self, cluster: &str, object: Named<'_>) -> bool;

@@ -305,7 +305,7 @@ fn structural(path: &str, schema: &Value, root: bool, out: &mut Vec<String>) {
         }
         Some("atomic" | "set") | None => {
             if fields.contains_key("x-kubernetes-list-map-keys") {
-                out.push(format!("{path} has keys but is no list map"));
+                out.push(format!("{path} has keys but is not a list map"));
             }
         }
         Some(other) => out.push(format!("{path} has the list type {other}")),

@@ -419,7 +419,7 @@ mod tests {
         assert!(held.iter().all(Option::is_some), "all together may have as much");
         assert!(arrives("another", WHOLE).is_none());
 
-        // Who has announced a body and sent nothing of it takes nothing.
+        // A user who announced a body and sent nothing of it is charged nothing.
         let slow = accounts.of("slow");
         let mut waiting = slow.read(WHOLE).now_or_never().expect("it is within the user's own budget");
         assert!(slow.arrive(&mut waiting, 1024).now_or_never().is_none(), "it has announced too much");

@@ -55,7 +55,7 @@ pub enum Peer {
 #[derive(Debug, Clone)]
 pub struct Onward {
     pub(crate) user: Arc<User>,
-    /// Who gets the answer to the first request.
+    /// The client that gets the answer to the first request.
     pub(crate) recipient: Recipient,
 }
 

@@ -14,7 +14,7 @@ const DEFAULT: ServiceRange = ServiceRange { family: Family::V4, network: 0x0a60
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("{0:?} is no range of addresses, such as 10.96.0.0/12")]
+    #[error("{0:?} is not a range of addresses, such as 10.96.0.0/12")]
     Range(String),
     #[error("the range {0} must have at least 8 addresses")]
     Small(String),

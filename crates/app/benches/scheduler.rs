@@ -157,7 +157,7 @@ fn pure() {
 /// Lets the controller schedule bindings that wait for it, on a durable server in the same process.
 async fn end_to_end() -> Result<()> {
     let count: usize = match std::env::var("KARMADA_BENCH_BINDINGS") {
-        Ok(text) => text.parse().context("KARMADA_BENCH_BINDINGS is no number")?,
+        Ok(text) => text.parse().context("KARMADA_BENCH_BINDINGS is not a number")?,
         Err(_) => 5_000,
     };
     let dir = tempfile::tempdir()?;

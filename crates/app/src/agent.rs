@@ -177,7 +177,7 @@ pub(crate) type Task = Box<dyn Fn(&Agent) + Send + Sync>;
 struct Chosen {
     selection: Selection,
     rotation: bool,
-    /// Names that are no controllers of an agent. Manifests may name those of other versions, so they are ignored.
+    /// Names that no controller of an agent has. Manifests may name those of other versions, so they are ignored.
     unknown: Vec<String>,
 }
 

@@ -190,7 +190,7 @@ enum Colours {
 /// answer, which may be as large as a member likes and contain any secrets.
 fn log_filter(wanted: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
     let filter = tracing_subscriber::EnvFilter::try_new(wanted)
-        .map_err(|error| anyhow::anyhow!("--log {wanted:?} is no log filter: {error}"))?;
+        .map_err(|error| anyhow::anyhow!("--log {wanted:?} is not a log filter: {error}"))?;
     Ok(filter.add_directive("kube_client::client=off".parse()?))
 }
 
@@ -232,6 +232,6 @@ mod tests {
             assert!(filter.split(',').any(|directive| directive == "kube_client::client=off"), "{filter}");
         }
         let error = log_filter("=[").expect_err("none").to_string();
-        assert!(error.contains("is no log filter"), "{error}");
+        assert!(error.contains("is not a log filter"), "{error}");
     }
 }

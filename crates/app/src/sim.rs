@@ -259,7 +259,7 @@ fn trouble(text: &str) -> Result<(String, Trouble), String> {
         ("slow", delay) => Trouble::Slow(milliseconds(duration::parse(delay)?)),
         ("node", node) if !node.is_empty() => Trouble::Node(node.to_owned()),
         ("pods-failing", selector) if !selector.is_empty() => Trouble::PodsFailing(selector.to_owned()),
-        _ => return Err(format!("{what:?} is no trouble; see --help")),
+        _ => return Err(format!("{what:?} is not a kind of trouble; see --help")),
     };
     Ok((member.to_owned(), trouble))
 }

@@ -200,7 +200,7 @@ fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
     let paths = arguments
         .members
         .iter()
-        .map(|path| std::path::absolute(path).with_context(|| format!("{} is no path", path.display())))
+        .map(|path| std::path::absolute(path).with_context(|| format!("{} is not a path", path.display())))
         .collect::<anyhow::Result<Vec<_>>>()?;
     Members::real(&paths).map(Some)
 }

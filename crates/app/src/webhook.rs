@@ -152,7 +152,7 @@ fn probe_address(text: &str) -> anyhow::Result<Option<SocketAddr>> {
         return Ok(None);
     }
     let whole = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    let address = whole.parse().with_context(|| format!("{text:?} is no address with a port"))?;
+    let address = whole.parse().with_context(|| format!("{text:?} is not an address with a port"))?;
     Ok(Some(address))
 }
 

@@ -24,7 +24,7 @@ fn an_expression_that_is_too_deep_is_refused_and_not_evaluated() {
         assert!(error.to_string().contains("recursion"), "{error}");
     }
     let long = vec!["true"; 5_000].join(" && ");
-    assert!(Program::compile(&long, &[]).is_ok(), "long chains are no deep ones");
+    assert!(Program::compile(&long, &[]).is_ok(), "long chains are not deep ones");
 }
 
 #[test]

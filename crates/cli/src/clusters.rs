@@ -164,7 +164,7 @@ fn choose(known: &[Known], words: &[String]) -> anyhow::Result<Vec<String>> {
             Pattern::Name(name) => (known.iter().filter(|each| glob(&name, &each.name)).collect(), name),
             Pattern::Labels(text) => {
                 let selector = Selector::parse(&text)
-                    .map_err(|error| anyhow!("-C {text:?} is no name, glob or label selector: {error}"))?;
+                    .map_err(|error| anyhow!("-C {text:?} is not a name, glob or label selector: {error}"))?;
                 (known.iter().filter(|each| selector.matches(&each.labels)).collect(), text)
             }
         };
@@ -295,6 +295,6 @@ mod tests {
         let error = choose(&known, &["us-2,x-*".to_owned()]).expect_err("unknown").to_string();
         assert_eq!(error, "clusters don't exist: us-2,x-*; did you mean us-1?");
         let error = choose(&known, &["zone=".to_owned() + "(("]).expect_err("no selector").to_string();
-        assert!(error.contains("is no name, glob or label selector"), "{error}");
+        assert!(error.contains("is not a name, glob or label selector"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::terminal::visible;
 
-/// A server's answer that is no success.
+/// A server's answer that is not a success.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) code: u16,

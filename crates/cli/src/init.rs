@@ -253,7 +253,7 @@ impl Arguments {
             bail!("karmada apiserver advertise address is not valid: {address}");
         }
         if !(30000..=32767).contains(&self.port) {
-            bail!("--port {} is no port of nodes; these lie between 30000 and 32767", self.port);
+            bail!("--port {} is not a port of nodes; these lie between 30000 and 32767", self.port);
         }
         if !matches!(self.image_pull_policy.as_str(), "Always" | "Never" | "IfNotPresent") {
             bail!(

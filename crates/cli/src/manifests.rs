@@ -118,7 +118,7 @@ impl Files {
 }
 
 pub(crate) async fn download(url: &str) -> anyhow::Result<String> {
-    let address: http::Uri = url.parse().with_context(|| format!("{url} is no address"))?;
+    let address: http::Uri = url.parse().with_context(|| format!("{url} is not an address"))?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let path = address.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let root = url.strip_suffix(path.as_str()).unwrap_or(url);

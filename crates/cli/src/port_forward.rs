@@ -78,9 +78,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let local = match local {
             "" => 0,
             _ if !text.contains(':') => text.parse().unwrap_or(remote),
-            local => {
-                local.parse().map_err(|_| anyhow!("error parsing local port {local:?}: it is no number"))?
-            }
+            local => local
+                .parse()
+                .map_err(|_| anyhow!("error parsing local port {local:?}: it is not a number"))?,
         };
         let path = format!(
             "/api/v1/namespaces/{}/pods/{}/portforward?ports={remote}",

@@ -21,7 +21,7 @@ pub struct Templates {
     /// Template, or path of a file with one, for -o go-template, go-template-file, jsonpath and jsonpath-file.
     #[arg(long, value_name = "TEMPLATE", default_value = "", hide_default_value = true)]
     pub template: String,
-    /// If true, a field or key of a template that an object does not have is no error.
+    /// If true, a field or key of a template that an object does not have is not an error.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, default_value_t = true)]
     pub allow_missing_template_keys: bool,
 }

@@ -191,7 +191,8 @@ impl Server {
             request = request.header("content-type", kind);
             bytes = serde_json::to_vec(body).context("cannot write JSON")?;
         }
-        let request = request.body(Body::from(bytes)).with_context(|| format!("{path:?} is no address"))?;
+        let request =
+            request.body(Body::from(bytes)).with_context(|| format!("{path:?} is not an address"))?;
         let answer = self.client.send(request).await.map_err(|error| self.unreachable(error))?;
         let code = answer.status();
         if VERBOSITY.load(Ordering::Relaxed) >= 6 {

@@ -44,7 +44,7 @@ impl Environment {
     pub(crate) fn new(context: &Context) -> Self {
         let mirrors = Mirrors::default();
         let services = Arc::new(services::Index::default());
-        // Registered before any controller, so that a controller that hears of a Work finds the index up to
+        // Registered before any controller, so that a controller that is told of a Work finds the index up to
         // date.
         let index = services.clone();
         mirrors.works.subscribe(move |change| index.note_work(change));

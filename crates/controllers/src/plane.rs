@@ -52,7 +52,7 @@ use works::Works;
 pub(crate) struct Plane {
     environment: Arc<Environment>,
     pub(crate) templates: Arc<Templates>,
-    /// Whoever renders takes the index as it is and holds no lock meanwhile: rendering takes long, and what hears of changed
+    /// A renderer takes the index as it is and holds no lock meanwhile: rendering takes long, and controllers that are told of changed
     /// policies must not wait for it.
     overrides: RwLock<Arc<Overrides>>,
     pub(crate) works: Works,
@@ -135,7 +135,7 @@ impl Plane {
     }
 
     /// Keeps the index of overrides in step with the policies. Registered first, so that every controller
-    /// that hears of a changed policy finds the index up to date.
+    /// that is told of a changed policy finds the index up to date.
     fn follow_overrides(self: &Arc<Self>) {
         let plane = Arc::clone(self);
         self.mirrors.override_policies.subscribe(move |change| {

@@ -111,7 +111,7 @@ pub struct Interpreter {
     native: Native,
 }
 
-/// Who answers.
+/// What answers.
 enum Source<'a> {
     Layer(&'a dyn Layer),
     BuiltIn(&'a dyn Rulebook),

@@ -87,7 +87,7 @@ pub(crate) fn map<'a>(object: &'a Value, path: &[&str]) -> Result<Option<&'a Map
     }
 }
 
-/// Sets the value at `path`, creating missing parents; a parent that is no map is an error.
+/// Sets the value at `path`, creating missing parents; a parent that is not a map is an error.
 pub(crate) fn set(object: &mut Value, path: &[&str], value: Value) -> Result<()> {
     let (last, parents) = path.split_last().expect("a path names at least one field");
     let mut current = object;

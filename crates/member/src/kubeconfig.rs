@@ -295,7 +295,7 @@ mod tests {
     async fn an_unusable_kubeconfig_is_reported_without_its_text() {
         let access = read(&kubeconfig(json!({ "certificate-authority-data": "?" }), json!({})));
         let error =
-            access.expect("it is carried in the text").config("m1").await.expect_err("it is no base64");
+            access.expect("it is carried in the text").config("m1").await.expect_err("it is not base64");
         assert_eq!(error.to_string(), "cannot make a client for cluster m1 at https://10.0.0.1:6443");
     }
 }

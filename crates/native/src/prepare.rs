@@ -26,7 +26,7 @@ pub use reset::reset_fields;
 pub use status::{empty as empty_status, has_subresource as has_status};
 pub use warnings::{on_create as warnings, on_update as warnings_on_update};
 
-/// Who writes, when, and which uid a created object gets.
+/// The writer, the time, and the uid of a created object.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     pub user: &'a str,

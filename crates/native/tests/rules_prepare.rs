@@ -143,7 +143,7 @@ fn a_service_with_very_many_ports_is_looked_at_in_linear_time() {
         "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports}});
     // Comparing each with each would take hours.
     let errors = validation::create(&Gvk::new("", "v1", "Service"), &service);
-    assert!(errors.iter().any(|error| error.field == "spec.ports[0].port"), "zero is no port");
+    assert!(errors.iter().any(|error| error.field == "spec.ports[0].port"), "zero is not a port");
     assert!(!errors.iter().any(|error| error.to_string().contains("Duplicate")), "none is there twice");
 }
 

@@ -33,7 +33,7 @@ pub enum Error {
     Field { object: String, path: &'static str, expected: &'static str },
     #[error("{what} is not readable: {source}")]
     Decode { what: String, source: serde_json::Error },
-    #[error("work namespace {namespace} is no execution space")]
+    #[error("work namespace {namespace} is not an execution space")]
     NotAnExecutionSpace { namespace: String },
     #[error("work {work} has no manifest of {object}")]
     NoSuchManifest { work: String, object: String },

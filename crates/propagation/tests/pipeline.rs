@@ -676,7 +676,7 @@ fn an_attached_binding_follows_those_that_require_it() {
     assert_eq!(existing.spec.preserve_resources_on_deletion, Some(false));
     assert!(
         !dependencies::attach(&mut existing, &first, get).expect("attached").0,
-        "a second time is no change"
+        "a second time changes nothing"
     );
 
     let second = dependencies::build_attached(&b, &object);
@@ -819,7 +819,7 @@ fn works_report_into_the_binding() {
     let condition = |binding: &ResourceBinding| json_of(&binding.status.conditions[0]);
     assert_eq!(condition(&binding)["status"], "False");
     assert_eq!(condition(&binding)["reason"], "FullyAppliedFailed");
-    assert!(!status::update_binding(&mut binding, &all, now()), "a second time is no change");
+    assert!(!status::update_binding(&mut binding, &all, now()), "a second time changes nothing");
 
     binding.spec.clusters.truncate(1);
     let later = "2027-01-01T00:00:00Z".parse().expect("a time");
@@ -879,7 +879,7 @@ fn a_work_that_does_not_fit_holds_up_no_report() {
             "in no execution space",
             vec![elsewhere(pending())],
             vec![("m1", true), ("m2", true)],
-            vec!["work namespace shop is no execution space".to_owned()],
+            vec!["work namespace shop is not an execution space".to_owned()],
         ),
         ("of a cluster of its own", vec![work_in(&world, "m3", json!({}))], vec![("m1", true), ("m2", true), ("m3", false)], vec![]),
     ];

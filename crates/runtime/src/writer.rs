@@ -224,8 +224,8 @@ impl Writer {
         Ok(written.map(|written| mirror.note(written)).is_some())
     }
 
-    /// Writes fields of an object, whatever its current state is, and updates the mirror immediately; it is no error if the
-    /// object is gone. Returns whether it existed. Unlike [`Self::update`], it also writes fields that the mirror may not know
+    /// Writes fields of an object, whatever its current state is, and updates the mirror immediately. An object that is gone
+    /// is not an error. Returns whether it existed. Unlike [`Self::update`], it also writes fields that the mirror may not know
     /// yet, such as an annotation that must be removed, whoever set it.
     pub async fn patch_mirrored<K: Stored>(
         &self,
@@ -307,7 +307,7 @@ impl Writer {
         Ok(self.api_of(object).patch(name(object), &parameters, &Patch::Apply(object)).await?)
     }
 
-    /// Removes a finalizer from an object; it is no error if the object is gone, or does not have the finalizer. Returns whether
+    /// Removes a finalizer from an object, if the object still exists and has the finalizer. Returns whether
     /// anything was written. The mirror is updated immediately, so that the removal of the next finalizer starts from the newest
     /// version.
     pub async fn release<K: Stored>(
@@ -342,7 +342,7 @@ impl Writer {
         }
     }
 
-    /// Deletes exactly this object; it is no error if it is already gone. If another object has its name by now, that is a
+    /// Deletes exactly this object, if it is still there. If another object has its name by now, that is a
     /// conflict: the next reconcile sees that one.
     pub async fn delete<K: Stored>(&self, object: &K) -> Result<(), Error> {
         self.delete_if(object, Guard::Fields).await

@@ -38,7 +38,7 @@ pub enum Error {
     NoSuchMember(String),
     #[error("{member} has no node called {node}")]
     NoSuchNode { member: String, node: String },
-    #[error("{0:?} is no label selector")]
+    #[error("{0:?} is not a label selector")]
     Selector(String),
     #[error("two members are called {0}")]
     Twice(String),

@@ -369,8 +369,9 @@ impl Server {
     }
 }
 
-/// Keeps an address whose server has ended from being given to another program, for as long as the result lives. Who does not listen is
-/// in nobody's way: clients are refused, and the next server may listen there. As long as somebody listens, there is nothing to keep.
+/// Keeps an address whose server has ended from being given to another program, for as long as the result lives. A socket that
+/// does not listen is in nobody's way: clients are refused, and the next server may listen there. As long as somebody listens, there is
+/// nothing to keep.
 pub fn keep_address(address: SocketAddr) -> Option<TcpSocket> {
     let keep = || -> std::io::Result<TcpSocket> {
         let socket = TcpSocket::new_v4()?;

@@ -10,7 +10,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::Tunnels;
 
-/// Who a server is, in its answer to an agent that asks for a tunnel.
+/// The name of a server, in its answer to an agent that asks for a tunnel.
 pub(crate) const SERVER: HeaderName = HeaderName::from_static("karmada-tunnel-server");
 /// Which servers an agent has tunnels to, in its request for another one.
 pub(crate) const HELD: HeaderName = HeaderName::from_static("karmada-tunnel-held");

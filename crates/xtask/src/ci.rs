@@ -271,7 +271,7 @@ impl Drop for Load {
 }
 
 /// Counts the tests that a run on clusters must not leave out. Those on real pods are demanded by `--pods` alone: what they need takes
-/// long to build, and not every machine can run it. Shells are no part of clusters; where Debian has them, they are fetched.
+/// long to build, and not every machine can run it. Shells do not belong to clusters; where Debian has them, they are fetched.
 fn demanded(left_out: &[String], pods: bool) -> usize {
     let spared = |test: &str| {
         let shell = [": needs zsh", ": needs fish"].iter().any(|needs| test.contains(needs));

@@ -189,7 +189,7 @@ fn generator(write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             let plain = labels.is_none_or(|labels| labels.keys().all(|label| label == SYSTEM));
             let aggregates = object.get("aggregationRule").is_some_and(|rule| !rule.is_null());
             if !plain || aggregates {
-                return Err("the role of an agent is no part of another".to_owned());
+                return Err("the role of an agent must not be part of another role".to_owned());
             }
             match covered(&object["rules"], &wanted) {
                 true => Ok(()),

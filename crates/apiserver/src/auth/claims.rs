@@ -1,4 +1,4 @@
-//! Who may write what into the status of a ResourceClaim.
+//! The right to write into the status of a ResourceClaim, and which parts of it.
 //!
 //! The right to write the status is not enough. A user who binds a claim needs `resourceclaims/binding` in the whole cluster. A
 //! user who reports on devices needs `resourceclaims/driver` for each of their drivers; its verb says whether this covers only a

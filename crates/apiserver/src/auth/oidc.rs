@@ -174,7 +174,7 @@ impl Oidc {
     async fn fetch(&self, server: &Server, url: &str) -> Result<Value, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url} is no URL: {error}"))?;
         let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
-        let host = host.ok_or_else(|| format!("{url} is no https URL"))?.to_owned();
+        let host = host.ok_or_else(|| format!("{url} is not an https URL"))?.to_owned();
         let address = Address::Host { host, port: uri.port_u16().unwrap_or(443) };
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let request = Request::get(path)
@@ -266,7 +266,7 @@ fn user_of(settings: &Settings, claims: &Map<String, Value>) -> Result<User, Str
         Some(Value::String(one)) => vec![one.as_str()],
         Some(Value::Array(many)) => many
             .iter()
-            .map(|group| group.as_str().ok_or_else(|| "a group is no text".to_owned()))
+            .map(|group| group.as_str().ok_or_else(|| "a group is not a text".to_owned()))
             .collect::<Result<_, _>>()?,
         Some(_) => return Err("the claim with the groups is neither text nor a list".to_owned()),
     };

@@ -1,4 +1,4 @@
-//! Who gets in, as whom, and what they may do.
+//! How callers get in, as whom, and what they may do.
 
 use apiserver::auth::pki::{self, Pki};
 use apiserver::{Handle, Options};

@@ -137,7 +137,7 @@ async fn two_loops_on_the_same_objects_come_to_rest_and_write_nothing_more() {
     // An autoscaler has its say in between, which is nobody's business but its own.
     let scale = json!({"spec": {"replicas": 4}});
     api.merge("apis/apps/v1/namespaces/default/deployments/web/scale", &scale).await.expect(200);
-    assert_eq!(flux(&api, &one).await, 0, "what the other one owns is no difference to the first");
+    assert_eq!(flux(&api, &one).await, 0, "what the other one owns does not differ for the first");
     assert_eq!(argo(&api, &other).await, 0);
 
     let objects = async || {

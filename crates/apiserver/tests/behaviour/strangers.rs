@@ -158,7 +158,7 @@ async fn tokens_of_a_trusted_issuer_name_their_user_and_others_are_refused() {
     for (what, token) in bad {
         assert_eq!(ask(token).await.code, 401, "{what}");
     }
-    assert_eq!(issuer.reads.load(Ordering::SeqCst), reads, "a bad token is no reason to ask the issuer");
+    assert_eq!(issuer.reads.load(Ordering::SeqCst), reads, "the issuer is not asked about a bad token");
     handle.stop().await;
 }
 

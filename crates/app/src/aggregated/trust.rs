@@ -60,7 +60,7 @@ impl Trust {
         let list = |key: &str| -> anyhow::Result<Vec<String>> {
             let text = text(key).unwrap_or("[]");
             serde_json::from_str(text)
-                .with_context(|| format!("{key} in {NAMESPACE}/{NAME} is no list of names"))
+                .with_context(|| format!("{key} in {NAMESPACE}/{NAME} is not a list of names"))
         };
         let Some(proxies) = text("requestheader-client-ca-file") else {
             bail!(

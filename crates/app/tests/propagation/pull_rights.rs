@@ -1,4 +1,4 @@
-//! Who may do what in a control plane with agents: every verb on every resource, as an agent, as a bootstrap token and as the
+//! The rights in a control plane with agents: every verb on every resource, as an agent, as a bootstrap token and as the
 //! identity that writes the roles of new agents.
 //!
 //! Everything is asked for over HTTP, writes as dry runs. What is not refused is written down and compared with

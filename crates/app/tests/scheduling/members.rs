@@ -248,7 +248,7 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane.runs("grouped", "a cluster joined", [Some(1), None, None]).await;
     plane.scale("dynamic", 10).await;
     plane.runs("dynamic", "scaled with the new cluster", [Some(4), Some(4), Some(2)]).await;
-    assert_eq!(plane.gathered("aggregated", 3).await, home, "a newcomer is no reason to move");
+    assert_eq!(plane.gathered("aggregated", 3).await, home, "a newcomer moves nothing");
     plane.scale("aggregated", 5).await;
     assert_eq!(plane.gathered("aggregated", 5).await, home);
 

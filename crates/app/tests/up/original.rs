@@ -229,7 +229,7 @@ fn compare(theirs: &[Answer], ours: &[Answer]) -> Vec<String> {
         match differing.get(line) {
             Some(true) => {}
             Some(false) => complaints.push(format!("$ {line}\nis listed as a difference, and is none")),
-            None => complaints.push(format!("$ {line}\nis listed as a difference, and is no invocation")),
+            None => complaints.push(format!("$ {line}\nis listed as a difference, and is not an invocation")),
         }
     }
     complaints

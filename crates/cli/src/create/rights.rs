@@ -215,7 +215,7 @@ impl ClusterRole {
     }
 }
 
-/// Who gets the role.
+/// The users, groups and accounts that get the role.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Subjects {
     /// User to bind to the role; may be repeated.

@@ -248,7 +248,7 @@ impl Budget {
         let mut labels = Map::new();
         for pair in self.selector.split(',') {
             let Some((key, value)) = pair.split_once('=') else {
-                bail!("--selector {pair:?} is no equality such as app=web");
+                bail!("--selector {pair:?} is not an equality such as app=web");
             };
             labels.insert(key.trim_end_matches('=').to_owned(), value.trim_start_matches('=').into());
         }

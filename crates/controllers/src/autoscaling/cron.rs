@@ -277,7 +277,7 @@ fn status(
             }
         };
         let Some(history) = histories.get_mut(place) else { continue };
-        // Also none, if the rule ran once and cannot any more: the time that it had would be a promise.
+        // A rule that ran once and cannot run any more has none either: the time that it had would be a promise.
         history.next_execution_time = next;
         for done in executions.get(rule.name.as_str()).into_iter().flatten() {
             note(history, done);

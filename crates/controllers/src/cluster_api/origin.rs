@@ -62,7 +62,7 @@ mod tests {
             ("too little", "k/capi/m1"),
             ("too much", "k/capi/m1/u/x"),
             ("an empty part", "/capi/m1/u"),
-            ("what is no name", "k/capi?watch=true/m1/u"),
+            ("what is not a name", "k/capi?watch=true/m1/u"),
             ("a path", "k/capi%2Fclusters%2Fm2?/m1/u"),
             ("copied from another Cluster", "k/capi/m2/u"),
         ] {

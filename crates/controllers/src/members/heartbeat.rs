@@ -36,7 +36,7 @@ pub(crate) use signs::Signs;
 
 /// Renewals of many agents that started together spread out by up to this part of their interval.
 const JITTER: f64 = 0.04;
-/// Renewals are no closer together than this, also if the Lease is to last for no time at all.
+/// The shortest time between renewals, also if the Lease is to last for no time at all.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) struct Heartbeat {

@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(signs.step(&ready, Some(at(second)), clocks.at(second), GRACE), None, "{second}");
         }
         assert_eq!(signs.step(&ready, None, clocks.at(230), GRACE), None);
-        assert!(signs.step(&ready, None, clocks.at(231), GRACE).is_some(), "a Lease that is gone is no sign");
+        assert!(signs.step(&ready, None, clocks.at(231), GRACE).is_some(), "a lost Lease is not a sign");
     }
 
     #[test]

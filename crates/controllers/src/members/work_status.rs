@@ -98,7 +98,7 @@ pub(crate) enum Plan {
 
 fn decide(view: &View) -> Plan {
     if view.work.metadata.deletion_timestamp.is_some() {
-        return Plan::Nothing("the Work goes");
+        return Plan::Nothing("the Work is being deleted");
     }
     if let Some(pause) = view.pause {
         return Plan::Wait(pause);
@@ -327,7 +327,13 @@ mod tests {
             ("nothing to report", json!({}), None, Some(vec![]), Plan::Nothing("nothing is new")),
             ("the last write was a moment ago", said(&one), Some(pause), None, Plan::Wait(pause)),
             ("it cannot be interpreted", said(&one), None, None, Plan::Retry),
-            ("the Work goes", with(said(&one), deleting()), None, Some(two), Plan::Nothing("the Work goes")),
+            (
+                "the Work is being deleted",
+                with(said(&one), deleting()),
+                None,
+                Some(two),
+                Plan::Nothing("the Work is being deleted"),
+            ),
         ];
         for (name, otherwise, pause, reports, expected) in cases {
             assert_eq!(decide(&View { work: work("m1", otherwise), pause, reports }), expected, "{name}");

@@ -258,7 +258,7 @@ impl<B: StoredBinding> Controller<B> {
     async fn delete(&self, view: &View<B>, deletions: &[Deletion]) -> Result<(), Error> {
         let wanted = deletions.iter().filter_map(|deletion| {
             let work = view.work(&deletion.work)?;
-            tracing::debug!(object = %deletion.work, why = ?deletion.why, "a Work goes");
+            tracing::debug!(object = %deletion.work, why = ?deletion.why, "a Work is deleted");
             Some(self.plane.writer.delete(work.as_ref()))
         });
         Error::join(join_all(wanted).await.into_iter().filter_map(Result::err).collect())
@@ -377,7 +377,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.plane.note_removals(view.binding.as_ref(), permit, Timestamp::now()).await?;
         }
         if let Err(error) = self.delete(&view, &plan.delete).await {
-            // A conflict is no failure: the next turn sees what the other one wrote.
+            // A conflict is not a failure: the next turn sees what the other one wrote.
             if !error.is_conflict() {
                 self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
             }

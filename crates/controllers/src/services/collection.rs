@@ -334,7 +334,7 @@ struct Seen {
     lacks_kind: bool,
 }
 
-/// Who tells whether there is a ServiceExport.
+/// Where it is looked up whether there is a ServiceExport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Copy,

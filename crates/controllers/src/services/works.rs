@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use super::SERVICE_NAME;
 use crate::plane::works::identify;
 
-/// Who wants an EndpointSlice to be collected.
+/// The kind of object that wants an EndpointSlice to be collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Token {
     MultiClusterService,

@@ -155,7 +155,7 @@ impl Encoder<'_> {
     }
 
     fn text(&mut self, text: &Text) -> Result<String, Throw> {
-        // Each byte that is no UTF-8 becomes a character of three.
+        // Each byte that is not UTF-8 becomes a character of three.
         let bytes = text.bytes().len() * if std::str::from_utf8(text.bytes()).is_ok() { 1 } else { 3 };
         self.charge(bytes + size_of::<String>())?;
         Ok(text.lossy())

@@ -270,6 +270,6 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             }
             Ok(found)
         }
-        _ => unreachable!("scalars, lists and maps are no messages"),
+        _ => unreachable!("scalars, lists and maps are not messages"),
     }
 }

@@ -13,7 +13,7 @@ use super::budget::Budget;
 use super::{Error, pod_spec_path};
 use crate::Object;
 
-/// How much of a value that is no image is told.
+/// How much of a value is told that is not an image.
 const SHOWN: usize = 256;
 
 pub(super) fn apply(

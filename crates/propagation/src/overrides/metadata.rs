@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Error;
 use crate::Object;
 
-/// Keys that are not there are no error for `replace` and `remove`.
+/// `replace` and `remove` ignore keys that are not there.
 pub(super) fn apply(
     object: &mut Value,
     section: &str,

@@ -240,5 +240,5 @@ fn finding_19_a_policy_of_a_namespace_does_not_change_what_rbac_objects_grant() 
     let mut ingress = config_map("");
     ingress["rules"] = json!([1]);
     let rule = json!({"plaintext": [{"path": "/rules/0", "operator": "replace", "value": 2}]});
-    apply_rules(ingress, "shop", vec![rule]).expect("it is no object of RBAC");
+    apply_rules(ingress, "shop", vec![rule]).expect("it is not an object of RBAC");
 }

@@ -60,7 +60,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the end waits for writes that are under way.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
-/// Who names a write while it is under way: collection and name.
+/// The name of a write while it is under way: collection and name.
 type Key = (Arc<str>, Box<str>);
 
 /// Starts the thread and waits until memory is as new as etcd was at the start.

@@ -272,7 +272,7 @@ fn moment<'a>(
         ),
         // A server that was started again may know less than etcd; clients then list the newest.
         (Request::List { freshness: Freshness::Exactly(_) }, Outcome::Expired) => Ok(None),
-        _ => Err(Violation::UnjustifiedRefusal(told("this is no answer to that"))),
+        _ => Err(Violation::UnjustifiedRefusal(told("this does not answer that"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who may depend on whom. A new crate or a new arrow is a design decision: it is made here, and told in ARCHITECTURE.md.
+//! Which crates may depend on which. A new crate or a new arrow is a design decision: it is made here, and told in ARCHITECTURE.md.
 
 use anyhow::{Context as _, Result, bail};
 

@@ -1,5 +1,5 @@
 //! The network of a run with real pods: one of its own, since it needs an address for the control plane that leads there from the machine
-//! and from pods alike. The loopback address is no such one, and the machine itself shall get no further address.
+//! and from pods alike. The loopback address is not one of these, and the machine itself shall get no further address.
 //!
 //! The run starts itself again in a new network that has nothing but the loopback device; whatever has to be fetched was fetched
 //! before. What the run starts is in that network, too.

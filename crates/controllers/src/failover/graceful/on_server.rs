@@ -39,12 +39,12 @@ impl<B: StoredBinding> Test<B> {
         self.controller.mirror.find(&self.key).expect("the mirror knows it")
     }
 
-    /// Changes the binding, and the mirror hears of it.
+    /// Changes the binding, and the mirror takes the change in.
     async fn change(&self, patch: Value) {
         self.controller.mirror.note(self.world.patch(self.known().as_ref(), patch).await);
     }
 
-    /// Changes the status of the binding, and the mirror hears of it.
+    /// Changes the status of the binding, and the mirror takes the change in.
     async fn report(&self, status: Value) {
         self.controller.mirror.note(self.world.patch_status(self.known().as_ref(), status).await);
     }

@@ -90,7 +90,7 @@ fn value(map: &ConfigMap) -> Option<&str> {
 async fn what_a_work_says_is_made_once() {
     let test = Test::new().await;
     let work = test.work(json!({})).await;
-    assert_eq!(test.controller.0.executions.waiting(), [Key::of(work.as_ref())], "a new Work comes up");
+    assert_eq!(test.controller.0.executions.waiting(), [Key::of(work.as_ref())], "a new Work is queued");
     test.world.writes();
     assert_eq!(test.once(&work).await, Outcome::Done);
     assert_eq!(test.world.writes(), ["POST */configmaps", STATUS]);

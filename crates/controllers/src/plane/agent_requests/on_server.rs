@@ -50,7 +50,7 @@ impl Test {
         self.see(self.world.create(merged(base, otherwise)).await, requester);
     }
 
-    /// The mirror hears of the request as the server has it, but for who made it.
+    /// Adds the request to the mirror as the server has it, but as made by somebody else.
     fn see(&self, mut request: CertificateSigningRequest, requester: &str) {
         request.spec.username = Some(requester.to_owned());
         request.spec.groups = Some(vec!["system:authenticated".to_owned()]);

@@ -330,7 +330,7 @@ async fn an_override_that_fails_is_told_of_and_one_that_applies_as_well() {
     assert!(!test.world.event("ApplyOverridePolicyFailed").await.is_empty());
     test.queues.namespaced.waiting();
     mirror.note(test.world.patch(policy.as_ref(), with("/data/k")).await);
-    assert!(test.queued().contains(&"*/web-configmap".to_owned()), "what it selects comes up");
+    assert!(test.queued().contains(&"*/web-configmap".to_owned()), "what it selects is queued");
     assert_eq!(test.once(&binding).await, Outcome::Done);
     let work = test.works(&m1).await.remove(0);
     assert_eq!(work.spec.workload.manifests[0]["data"]["k"], "overridden");

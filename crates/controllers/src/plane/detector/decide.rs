@@ -51,7 +51,7 @@ impl Touch {
 pub(super) struct View {
     pub(super) template: Option<Arc<Value>>,
     pub(super) touch: Touch,
-    /// Who claims it.
+    /// The policy that claims it.
     pub(super) held: Option<Held>,
     /// Which policy it would get if none claimed it.
     pub(super) choice: Option<Choice>,

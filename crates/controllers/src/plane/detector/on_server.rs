@@ -423,7 +423,7 @@ async fn a_binding_that_vanished_is_made_again_and_one_that_goes_is_waited_for()
     assert_eq!(test.once("web").await, Outcome::Failed { error: expected, conflict: false });
     test.world.patch(&binding, json!({ "metadata": { "finalizers": null } })).await;
     mirror.remove(&Key::of(&binding), 0);
-    assert!(test.detector.templates.waiting().contains(&test.key("web")), "it comes up again");
+    assert!(test.detector.templates.waiting().contains(&test.key("web")), "it is queued again");
     assert_eq!(test.once("web").await, Outcome::Done);
     let again = test.stored_binding("web").await.expect("a new one");
     assert_ne!(again.metadata.uid, binding.metadata.uid);

@@ -54,7 +54,7 @@ async fn a_policy_without_an_identity_gets_one() {
     assert!(Claim::of(&stored).is_ok());
     assert_eq!(stored.metadata.finalizers.as_deref(), Some(&[finalizers::PROPAGATION_POLICY.to_owned()][..]));
     sides.test.world.environment.mirrors.policies.note(stored);
-    assert!(sides.test.detector.policies.waiting().contains(&Key::of(policy.as_ref())), "it comes up again");
+    assert!(sides.test.detector.policies.waiting().contains(&Key::of(policy.as_ref())), "it is queued again");
     assert_eq!(sides.once(&policy).await, Outcome::Done);
     assert_eq!(sides.test.world.writes(), [""; 0]);
     sides.test.end().await;

@@ -111,7 +111,7 @@ async fn no_cluster_that_fits_is_said_and_clears_the_result() {
     assert!(test.world.event("ScheduleBindingFailed").await.contains("0/1 clusters are available"));
     test.world.writes();
     assert_eq!(test.once(&binding).await, Outcome::Done);
-    assert_eq!(test.world.writes(), [""; 0], "the same failure is no news");
+    assert_eq!(test.world.writes(), [""; 0], "the same failure is not news");
     test.end().await;
 }
 
@@ -284,7 +284,7 @@ async fn a_cluster_wakes_those_it_may_help() {
     }
     test.queued();
 
-    // A heartbeat is no news.
+    // A heartbeat is not news.
     let cluster = test.world.environment.mirrors.clusters.get("", &m1).expect("known");
     let touched =
         test.world.patch(cluster.as_ref(), json!({ "metadata": { "annotations": { "a": "b" } } })).await;
@@ -342,7 +342,7 @@ async fn a_cluster_that_changes_during_an_attempt_is_not_missed() {
     test.world.cluster("m2", json!({})).await;
     test.queued();
     assert_eq!(test.controller.apply(&key, view, plan).await.expect("applied"), Outcome::Done);
-    assert_eq!(test.queued(), ["*/web-configmap"], "it comes up again");
+    assert_eq!(test.queued(), ["*/web-configmap"], "it is queued again");
     test.end().await;
 }
 

@@ -61,7 +61,7 @@ impl Test {
         self.world.create(slice).await
     }
 
-    /// Creates a Work that stays in the control plane, and the controller hears of it.
+    /// Creates a Work that stays in the control plane, and adds it to the mirror.
     async fn work(&self, name: &str, otherwise: Value) -> Arc<Work> {
         let base = json!({ "metadata": { "name": name, "namespace": self.space() }, "spec": { "suspendDispatching": true } });
         self.world.put(&self.world.environment.mirrors.works, merged(base, otherwise)).await

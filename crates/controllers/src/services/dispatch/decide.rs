@@ -441,7 +441,7 @@ mod tests {
             let view = View { key: key(), multi, clusters, spaces: spaces(), collected, dispatched };
             assert_eq!(words(&decide(&view)), expected, "{name}");
         }
-        // Who leaves; what is in m2 already; then: what happens, where m1 and m2 provide, and m2 and m3 consume.
+        // Which cluster leaves; what is in m2 already; then: what happens, where m1 and m2 provide, and m2 and m3 consume.
         for (leaving, dispatched, expected) in [
             ("nobody", vec![brought("m1", "m2")], vec!["+m3", "+m3"]),
             ("m1", vec![brought("m1", "m2")], vec!["+m3", "-m2"]),

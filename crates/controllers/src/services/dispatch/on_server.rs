@@ -54,7 +54,7 @@ impl Test {
         execution_space(&self.world.own(cluster))
     }
 
-    /// The controller hears of a cluster, and of its namespace.
+    /// Shows the controller a cluster and its namespace.
     async fn joins(&self, name: &str) {
         let mirrors = &self.world.environment.mirrors;
         let cluster = self.world.api::<Cluster>("").get(&self.world.own(name)).await;

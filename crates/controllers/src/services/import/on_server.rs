@@ -36,7 +36,7 @@ impl Test {
         self.world.create(merged(base, otherwise)).await
     }
 
-    /// The controller hears of what became of the ServiceImport and of the Service.
+    /// Shows the controller the ServiceImport and the Service as they are now.
     async fn hear(&self) {
         let mirror = &self.world.environment.mirrors.service_imports;
         self.world.catch_up(mirror, &self.world.namespace).await;

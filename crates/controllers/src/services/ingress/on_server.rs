@@ -53,7 +53,7 @@ impl Test {
         mirror.note(self.world.patch(multi.as_ref(), annotated).await);
     }
 
-    /// The controller hears of what became of the Ingress and of its binding; whoever holds that lets it go.
+    /// Shows the controller the Ingress and its binding as they are now; finalizers of a binding that is deleted are removed.
     async fn hear(&self) {
         if let Some(ingress) = self.ingress().await {
             self.world.know(ingress);

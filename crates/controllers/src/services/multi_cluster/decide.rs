@@ -535,8 +535,8 @@ mod tests {
         let whole = || settled(view(multi(json!({})), service(claimed())));
         let mut goes = whole();
         goes.service = service(merged(claimed(), deleting()));
-        check(&goes, &["services \"web\" not found"], "the Service goes");
-        assert!(decide(&goes).waits, "it comes up again with the next one");
+        check(&goes, &["services \"web\" not found"], "the Service is being deleted");
+        assert!(decide(&goes).waits, "the next one queues it again");
         let mut going = whole();
         going.binding = Some(Arc::new(read(merged(json!(going.binding.as_deref()), deleting()))));
         let waits = "the binding of an earlier service \"web\" is still being deleted";

@@ -43,7 +43,7 @@ pub(super) fn call(call: &mut Call<'_, '_>) -> Ran {
         let mut written = Vec::new();
         at = read_flags(format, at, &mut spec);
         if format.get(at) == Some(&b'*') {
-            // Numbers of scripts are no integers of Go.
+            // Numbers of scripts are not integers of Go.
             next += 1;
             at += 1;
             written.extend_from_slice(b"%!(BADWIDTH)");

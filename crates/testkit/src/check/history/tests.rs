@@ -165,7 +165,7 @@ fn a_log_with_a_gap_is_noticed() {
     assert_eq!(
         lost_lines("here", &log.0.join("\n")),
         Vec::<String>::new(),
-        "an object that names it is no gap"
+        "an object that names it does not leave a gap"
     );
     log.0.push(json!({"kind": "Event", "annotations": {LOST: "3"}}).to_string());
     assert_eq!(lost_lines("here", &log.0.join("\n")), ["here: 3 lines of the audit log were lost"]);
