@@ -27,7 +27,7 @@ kind! {
 }
 
 choice! {
-    /// Who applies Works to a member cluster.
+    /// Whether the control plane or an agent applies Works to a member cluster.
     pub enum ClusterSyncMode {
         /// The control plane does, over the cluster's API.
         Push = "Push",
@@ -41,7 +41,7 @@ record! {
     pub struct ClusterSpec {
         /// A unique ID of the cluster. Join and agent write the UID of its kube-system namespace.
         "id" optional id: String;
-        /// Who applies Works to the cluster: Push means the control plane, Pull an agent in the cluster.
+        /// Whether the control plane (Push) or an agent in the cluster (Pull) applies Works to it.
         "syncMode" required sync_mode: ClusterSyncMode;
         /// The URL of the cluster's API server.
         "apiEndpoint" optional api_endpoint: String;

@@ -193,7 +193,7 @@ record! {
         "reason" required reason: String { min_length(1), max_length(32), pattern(REASON_PATTERN) };
         /// Why the resource leaves, for humans.
         "message" optional message: String { max_length(1024) };
-        /// Who asked for it.
+        /// The controller that asked for it.
         "producer" required producer: String;
         /// How long to wait for the replacement before the copy is removed anyway; absent means the controller's own
         /// setting.
