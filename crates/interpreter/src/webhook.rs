@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_long_message_of_a_hook_is_shortened() {
+    fn finding_25_a_long_message_of_a_hook_is_shortened() {
         let response = json!({
             "uid": "u", "successful": false, "status": { "code": 500, "message": "é".repeat(8 << 20) },
         });

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_search_ends_soon_whatever_the_schedule_says() {
+    fn finding_25_a_search_ends_soon_whatever_the_schedule_says() {
         for (schedule, comes) in [
             (", * * * *", false),
             ("* , * * *", false),

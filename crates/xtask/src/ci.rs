@@ -10,6 +10,8 @@ mod arrows;
 mod binaries;
 pub(crate) mod fleet;
 mod hygiene;
+mod limits;
+mod panics;
 
 use std::{
     cell::RefCell,

@@ -47,7 +47,7 @@ struct Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn others_are_served_whatever_attackers_do() {
+async fn finding_26_others_are_served_whatever_attackers_do() {
     testkit::install_tls();
     let wanted = std::env::var("KARMADA_RS_ATTACKS").unwrap_or_default();
     let words: Vec<&str> = wanted.split(',').filter(|word| !word.is_empty()).collect();
@@ -181,5 +181,5 @@ fn the_table_is_long_enough_and_every_attack_has_a_name_of_its_own() {
     let all = attacks();
     let names: BTreeSet<&str> = all.iter().map(|attack| attack.name).collect();
     assert_eq!(names.len(), all.len(), "two attacks share a name");
-    assert!(all.len() >= 60, "{} attacks", all.len());
+    assert!(all.len() > 130, "{} attacks", all.len());
 }

@@ -41,7 +41,7 @@ fn field(format: &str, path: &str, value: &str) -> Value {
 }
 
 #[test]
-fn finding_19_many_field_overriders_read_and_print_their_field_once() {
+fn finding_25_many_field_overriders_read_and_print_their_field_once() {
     for format in ["json", "yaml"] {
         let text = format!("{{\"k\":\"{}\"}}", "v".repeat(100_000));
         let entries: Vec<Value> =
@@ -94,7 +94,7 @@ fn overriders_of_a_field_are_done_in_their_order() {
 }
 
 #[test]
-fn finding_19_overrides_of_an_object_have_limits() {
+fn finding_25_overrides_of_an_object_have_limits() {
     let label = |index: usize| json!({"operator": "add", "value": {format!("l{index}"): "v"}});
     let rules = |count: usize| -> Vec<Value> { vec![json!({}); count] };
     apply_rules(config_map(""), "shop", rules(MAX_RULES)).expect("so many rules may be");
@@ -129,7 +129,7 @@ fn finding_19_overrides_of_an_object_have_limits() {
 }
 
 #[test]
-fn finding_19_containers_times_overriders_have_a_limit() {
+fn finding_25_containers_times_overriders_have_a_limit() {
     let containers: Vec<Value> =
         (0..20_000).map(|index| json!({"name": format!("c{index}"), "image": "a"})).collect();
     let pod = json!({
@@ -155,7 +155,7 @@ fn finding_19_containers_times_overriders_have_a_limit() {
 }
 
 #[test]
-fn finding_19_patches_of_an_object_share_their_limits() {
+fn finding_25_patches_of_an_object_share_their_limits() {
     // Each rule alone is within the limit of one patch.
     let list: Vec<u8> = vec![0; 100_000];
     let object = json!({
@@ -178,7 +178,7 @@ fn finding_19_patches_of_an_object_share_their_limits() {
 }
 
 #[test]
-fn finding_19_no_error_tells_a_value_of_a_secret() {
+fn finding_25_no_error_tells_a_value_of_a_secret() {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "shop"},
         "data": {"password": "SUPER==", "text": "*hunter2"},
@@ -206,7 +206,7 @@ fn finding_19_no_error_tells_a_value_of_a_secret() {
 }
 
 #[test]
-fn finding_19_a_policy_of_a_namespace_does_not_change_what_rbac_objects_grant() {
+fn finding_25_a_policy_of_a_namespace_does_not_change_what_rbac_objects_grant() {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a", "namespace": "shop"},
         "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}],

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_has_a_second_try_where_that_is_wanted_and_is_named() {
+    fn finding_29_a_test_that_fails_has_a_second_try_where_that_is_wanted_and_is_named() {
         for (second_try, passes_again, expected) in
             [(true, true, Some(1)), (true, false, None), (false, true, None)]
         {

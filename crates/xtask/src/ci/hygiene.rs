@@ -1,5 +1,6 @@
 //! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, handlers of the API server
-//! do not compare the names of kinds, comments keep to a width, and every test and file exists that pages name.
+//! do not compare the names of kinds, comments keep to a width, every test and file exists that pages name, the table of limits
+//! on the security page is that of the code, and readers deny what could make them panic.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::Context;
+use super::{Context, limits, panics};
 
 /// Nine of ten files should stay under 700 lines; at this length a file certainly has two reasons to change.
 const MOST_LINES: usize = 1_500;
@@ -68,7 +69,11 @@ const NAMES: &[&str] = &["kind", "collection", "resource"];
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
 
 pub(super) fn check(context: &Context) -> Result<()> {
-    let complaints = complaints(&context.workspace.root)?;
+    let root = &context.workspace.root;
+    let mut complaints = complaints(root)?;
+    complaints.extend(limits::complaints(root)?);
+    complaints.extend(panics::complaints(root)?);
+    complaints.extend(forgotten_findings(root)?);
     if complaints.is_empty() {
         return Ok(());
     }
@@ -196,6 +201,12 @@ fn unsafe_lines(text: &str) -> Vec<usize> {
 const PROMISES: &[&str] = &["docs/operations/security.md", "docs/reference/defects.md"];
 const ATTACKS: &str = "app/tests/attacker/table.rs";
 
+/// The page with the findings of the review, and how many there are.
+const FINDINGS: (&str, u32) = (PROMISES[0], 30);
+
+/// How the last column of a table is called whose rows name tests.
+const TESTS: &[&str] = &["Test", "Tests", "Guarded by"];
+
 /// Returns the tests that pages name and that do not exist, or that nobody runs.
 fn unknown_tests(root: &Path) -> Result<Vec<String>> {
     let crates = root.join("crates");
@@ -214,6 +225,8 @@ fn unknown_tests(root: &Path) -> Result<Vec<String>> {
         let anonymous = without_own_test(&text).into_iter();
         complaints
             .extend(anonymous.map(|finding| format!("{page} names no test that is called after {finding}")));
+        let unguarded = untested_rows(&text).into_iter();
+        complaints.extend(unguarded.map(|row| format!("{page} names no test for: {row}")));
     }
     Ok(complaints)
 }
@@ -227,12 +240,42 @@ fn is_ignored(code: &str, mark: &str) -> bool {
     attributes.copied().any(|line| line.starts_with("#[ignore"))
 }
 
-/// Returns the findings with a number, F1 and so on, for which a page names no test whose name begins with it.
-fn without_own_test(page: &str) -> Vec<String> {
+/// Returns the numbers of the findings that a page has a row for: `| F1 |` and so on.
+fn findings(page: &str) -> BTreeSet<u32> {
     let number = |line: &str| line.strip_prefix("| F")?.split(' ').next()?.parse::<u32>().ok();
-    let numbers: BTreeSet<u32> = page.lines().filter_map(number).collect();
-    let anonymous = numbers.into_iter().filter(|number| !page.contains(&format!("::finding_{number}_")));
+    page.lines().filter_map(number).collect()
+}
+
+/// Returns the findings for which a page names no test whose name begins with their number.
+fn without_own_test(page: &str) -> Vec<String> {
+    let anonymous =
+        findings(page).into_iter().filter(|number| !page.contains(&format!("::finding_{number}_")));
     anonymous.map(|number| format!("F{number}")).collect()
+}
+
+/// Returns the findings of the review that its page has no row for.
+fn forgotten_findings(root: &Path) -> Result<Vec<String>> {
+    let (page, all) = FINDINGS;
+    let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
+    let known = findings(&text);
+    let forgotten = (1..=all).filter(|number| !known.contains(number));
+    Ok(forgotten.map(|number| format!("{page} says nothing of F{number}")).collect())
+}
+
+/// Returns the rows without a test in tables whose last column is about tests, by their first words.
+fn untested_rows(page: &str) -> Vec<String> {
+    let mut names_tests = false;
+    let mut rows = Vec::new();
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        if lines.peek().is_some_and(|next| next.starts_with("|---")) {
+            names_tests = cells.last().is_some_and(|last| TESTS.contains(last));
+        } else if names_tests && line.starts_with("| ") && named_tests(line).is_empty() {
+            rows.push(cells[0].chars().take(80).collect());
+        }
+    }
+    rows
 }
 
 /// Names files as they were called at the time.
@@ -435,6 +478,24 @@ mod tests {
     fn a_finding_has_a_test_that_is_called_after_it() {
         let page = "| F1 | x | `a.rs::finding_1_x` |\n| F2 | y | `a.rs::y` |\n| F2 | z | `a.rs::finding_22_z` |\n| Flag | |";
         assert_eq!(without_own_test(page), ["F2"]);
+    }
+
+    #[test]
+    fn finding_27_a_weakness_of_others_that_a_page_tells_of_has_a_test() {
+        let page = "| Finding | Test |\n|---|---|\n| CVE-1 | `attack: one` |\n| CVE-2 | reviewed |\n\n| Who | May |\n|---|---|\n| you | all |\n";
+        assert_eq!(untested_rows(page), ["CVE-2"]);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        assert_eq!(unknown_tests(&root).expect("pages"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_finding_that_the_page_forgets_is_noticed() {
+        let root = tempfile::tempdir().expect("a folder for the test");
+        let rows = (1..=FINDINGS.1).filter(|number| *number != 7);
+        let page: String = rows.map(|number| format!("| F{number} | x |\n")).collect();
+        write(root.path(), FINDINGS.0, &page);
+        let forgotten = forgotten_findings(root.path()).expect("a page");
+        assert_eq!(forgotten, [format!("{} says nothing of F7", FINDINGS.0)]);
     }
 
     fn write(root: &Path, path: &str, text: &str) {
