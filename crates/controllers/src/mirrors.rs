@@ -124,7 +124,7 @@ macro_rules! mirrors {
 mirrors! {
     Clusters, "Cluster", clusters: Cluster = Mirror::default(), |client, mine| (Api::all(client), mine.clusters());
     // There are many Works, each with whole manifests, and each is read only a few times.
-    Works, "Work", works: Work = Mirror::packed(), |client, mine| (mine.works(client), watcher::Config::default());
+    Works, "Work", works: Work = Mirror::packed().recalling(), |client, mine| (mine.works(client), watcher::Config::default());
     /// Execution namespaces and other namespaces of the system.
     SystemNamespaces, "execution namespaces", namespaces: Namespace = Mirror::default(), |client, _| {
         let label = format!("{}={}", api::labels::SYSTEM, api::labels::TRUE);

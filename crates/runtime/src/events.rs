@@ -3,9 +3,11 @@
 //! Written in the background, so that no reconcile waits for them. Repeated events about the same object
 //! become one event with a count, which is written at most every `QUIET`: frequent repetitions carry no
 //! information. When there are more events than can be written, the rest is dropped: events are a help for
-//! users, not a record.
+//! users, not a record. A thousand templates that change at once cause some 20,000 events of success, which nobody reads
+//! and which would cost more than the changes themselves, so normal events have a budget.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +32,14 @@ const WAITING: usize = 1000;
 const UNCROWDED: usize = 128;
 /// and with more than this, no normal events at all: the rest of the queue is for warnings.
 const CROWDED: usize = 750;
+/// How many normal events may be written at once,
+const BURST: u32 = 500;
+/// and how often one more may follow. Upstream's recorder shares 40 requests a second with all else that its program writes.
+const PACE: Duration = Duration::from_millis(20);
+/// What is left of the burst for other objects than Works.
+const RESERVE: u32 = 250;
 /// How many events are remembered for counting.
-const REMEMBERED: usize = 4096;
+const REMEMBERED: usize = 16_384;
 /// How long repetitions of a written event are only counted.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -161,8 +169,8 @@ impl Events {
     }
 }
 
-/// What identifies repetitions of an event: object, component, reason and message.
-type Identity = (String, &'static str, &'static str, String);
+/// What identifies repetitions of an event: a hash of object, component, reason and message.
+type Identity = u64;
 
 /// What has been written for an event.
 struct Written {
@@ -176,6 +184,39 @@ struct Written {
 struct Memory {
     written: HashMap<Identity, Written>,
     order: VecDeque<Identity>,
+    hasher: RandomState,
+    budget: Budget,
+}
+
+/// How many normal events may be written.
+struct Budget {
+    left: u32,
+    /// Up to when `left` has been filled up.
+    filled: Instant,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: BURST, filled: Instant::now() }
+    }
+}
+
+impl Budget {
+    /// Takes a place for an event, if there is one for it.
+    fn allows(&mut self, event: &News, now: Instant) -> bool {
+        if event.kind != "Normal" {
+            return true;
+        }
+        let elapsed = now.saturating_duration_since(self.filled).as_nanos() / PACE.as_nanos();
+        let more = u32::try_from(elapsed).unwrap_or(BURST).min(BURST);
+        self.left = (self.left + more).min(BURST);
+        // What is full needs no memory of the time before.
+        self.filled = if self.left == BURST { now } else { self.filled + PACE * more };
+        let reserve = if event.about.kind.as_deref() == Some("Work") { RESERVE } else { 0 };
+        let allowed = self.left > reserve;
+        self.left -= u32::from(allowed);
+        allowed
+    }
 }
 
 async fn write(client: Client, receiver: Arc<Mutex<mpsc::Receiver<News>>>, stop: CancellationToken) {
@@ -212,17 +253,12 @@ async fn write_one(
         return Ok(());
     }
     let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-    let object = format!(
-        "{}/{}/{}/{}",
-        news.about.kind.as_deref().unwrap_or(""),
-        namespace,
-        news.about.name.as_deref().unwrap_or(""),
-        news.about.uid.as_deref().unwrap_or("")
-    );
-    let identity = (object, news.component, news.reason, news.message.clone());
+    let about = &news.about;
+    let object = (&about.kind, &namespace, &about.name, &about.uid);
+    let identity = memory.hasher.hash_one((object, news.component, news.reason, &news.message));
     if let Some(written) = memory.written.get_mut(&identity) {
         written.count += 1;
-        if written.at.elapsed() < QUIET {
+        if written.at.elapsed() < QUIET || !memory.budget.allows(&news, Instant::now()) {
             return Ok(());
         }
         let patch = json!({"count": written.count, "lastTimestamp": time});
@@ -235,6 +271,9 @@ async fn write_one(
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error),
         }
+    } else if !memory.budget.allows(&news, Instant::now()) {
+        tracing::debug!(reason = news.reason, "event dropped");
+        return Ok(());
     }
     let name = format!(
         "{}.{:x}{counter:x}",
@@ -260,7 +299,7 @@ async fn write_one(
     };
     api.create(&PostParams::default(), &event).await?;
     let written = Written { name, count: 1, at: Instant::now() };
-    if memory.written.insert(identity.clone(), written).is_none() {
+    if memory.written.insert(identity, written).is_none() {
         memory.order.push_back(identity);
     }
     if memory.order.len() > REMEMBERED
@@ -301,5 +340,27 @@ mod tests {
             told(odd).await.expect("nothing is asked for");
         }
         assert!(told("shop").await.is_err(), "what can exist is asked for");
+    }
+
+    fn news(kind: &'static str, about: &str) -> News {
+        let about = Involved { kind: Some(about.to_owned()), ..Involved::default() };
+        News { component: "c", about, kind, reason: "r", message: "m".to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn normal_events_have_a_budget_and_warnings_have_none() {
+        let (mut budget, start) = (Budget::default(), Instant::now());
+        let mut allowed = |kind, about, tried: usize, now| {
+            (0..tried).filter(|_| budget.allows(&news(kind, about), now)).count()
+        };
+        assert_eq!(allowed("Normal", "Work", 1000, start), 250, "half of the burst is for others");
+        assert_eq!(allowed("Normal", "Deployment", 1000, start), 250);
+        assert_eq!(allowed("Warning", "Work", 1000, start), 1000);
+        let later = start + PACE * 3 + PACE / 2;
+        assert_eq!(allowed("Normal", "Deployment", 10, later), 3, "one for each pace");
+        let later = start + PACE * 4;
+        assert_eq!(allowed("Normal", "Deployment", 10, later), 1, "half a pace was not lost");
+        let much_later = start + Duration::from_secs(1_000_000);
+        assert_eq!(allowed("Normal", "Deployment", 1000, much_later), 500, "never more than the burst");
     }
 }

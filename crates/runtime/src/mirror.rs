@@ -8,11 +8,12 @@
 //! restored from a backup. Only objects that we wrote ourselves after the list began override it.
 //!
 //! A [packed](Mirror::packed) copy keeps large and rarely read objects as text, which takes a fraction of the
-//! memory of the parsed form.
+//! memory of the parsed form. One that is [`recalling`](Mirror::recalling) also keeps the last ones parsed.
 //!
 //! A copy may be out of date: "not in the copy" never means "does not exist".
 
 mod follow;
+mod recent;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
@@ -22,12 +23,13 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use kube::Resource;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
 use crate::metrics::{Counters, add};
+use crate::mirror::recent::Recent;
 use crate::room::Budget;
 use crate::witness::Witness;
 
@@ -142,6 +144,12 @@ struct Entry<T> {
     slot: Slot<T>,
 }
 
+/// An object that is no longer in the copy.
+struct Replaced<T> {
+    entry: Entry<T>,
+    parsed: Option<Arc<T>>,
+}
+
 /// How the copy stores an object.
 enum Slot<T> {
     Whole(Arc<T>),
@@ -160,6 +168,8 @@ impl<T> Slot<T> {
 struct Packing<T> {
     pack: fn(&T) -> Box<[u8]>,
     unpack: fn(&[u8]) -> T,
+    /// The last objects in their parsed form. Locked after `state`, and changed with it.
+    recent: Option<Mutex<Recent<T>>>,
 }
 
 impl<T> Debug for Mirror<T> {
@@ -195,8 +205,17 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
                 Box::from(text.as_slice())
             },
             unpack: |text| serde_json::from_slice(text).expect("what was packed can be unpacked"),
+            recent: None,
         };
         Self { packing: Some(packing), ..Self::default() }
+    }
+
+    /// Returns the copy with a memory for the last objects that changed or were read by name.
+    pub fn recalling(mut self) -> Self {
+        if let Some(packing) = &mut self.packing {
+            packing.recent = Some(Mutex::default());
+        }
+        self
     }
 }
 
@@ -237,7 +256,21 @@ impl<T> Mirror<T> {
 
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
-        self.state.read().objects.get(key).map(|entry| self.open(&entry.slot))
+        let state = self.state.read();
+        let Entry { slot, .. } = state.objects.get(key)?;
+        if let Some(object) = self.recent().and_then(|recent| recent.get(key)) {
+            return Some(object);
+        }
+        let object = self.open(slot);
+        if let Some(mut recent) = self.recent() {
+            recent.put(key, slot.size(), object.clone());
+        }
+        Some(object)
+    }
+
+    /// Returns the memory for the last objects, locked; the caller has the lock of `state`.
+    fn recent(&self) -> Option<MutexGuard<'_, Recent<T>>> {
+        Some(self.packing.as_ref()?.recent.as_ref()?.lock())
     }
 
     /// Returns the revision of the stored object; 0 if there is none.
@@ -305,10 +338,30 @@ impl<T> Mirror<T> {
             if !self.make_room(&state, key, size) {
                 return;
             }
-            state.objects.insert(key.clone(), Entry { version, size, slot })
+            self.replace(&mut state, key, Entry { version, size, slot }, &object)
         };
-        let old = old.map(|entry| self.open(&entry.slot));
+        let old = old.map(|replaced| self.reopen(replaced));
         self.tell(&Change { key, old, new: Some(object), ours: true, initial: false });
+    }
+
+    /// Puts an object in; returns what it replaces.
+    fn replace(
+        &self,
+        state: &mut State<T>,
+        key: &Key,
+        entry: Entry<T>,
+        object: &Arc<T>,
+    ) -> Option<Replaced<T>> {
+        let parsed = self.recent().and_then(|mut recent| {
+            let before = recent.get(key);
+            recent.put(key, entry.slot.size(), object.clone());
+            before
+        });
+        state.objects.insert(key.clone(), entry).map(|entry| Replaced { entry, parsed })
+    }
+
+    fn reopen(&self, replaced: Replaced<T>) -> Arc<T> {
+        replaced.parsed.unwrap_or_else(|| self.open(&replaced.entry.slot))
     }
 
     fn keep(&self, object: &Arc<T>) -> Slot<T> {
@@ -354,13 +407,16 @@ impl<T> Mirror<T> {
                 None => return,
                 // We have created it again meanwhile.
                 Some(known) if version != 0 && known.version > version => return,
-                Some(_) => state.objects.remove(key),
+                Some(_) => {
+                    let parsed = self.recent().and_then(|mut recent| recent.take(key));
+                    state.objects.remove(key).map(|entry| Replaced { entry, parsed })
+                }
             }
         };
         if let (Some((_, budget)), Some(old)) = (&self.room, &old) {
-            budget.exchange(old.size, 0);
+            budget.exchange(old.entry.size, 0);
         }
-        let old = old.map(|entry| self.open(&entry.slot));
+        let old = old.map(|replaced| self.reopen(replaced));
         self.tell(&Change { key, old, new: None, ours: false, initial: false });
     }
 

@@ -389,15 +389,15 @@ impl<T> Mirror<T> {
             if !self.make_room(&state, &key, size) {
                 return;
             }
-            let replaced = state.objects.insert(key.clone(), Entry { version, size, slot });
+            let replaced = self.replace(&mut state, &key, Entry { version, size, slot }, &new);
             if let (Some(replaced), Some(listing)) = (&replaced, state.listing.as_mut())
-                && replaced.version > version
+                && replaced.entry.version > version
             {
                 listing.went_back = true;
             }
             replaced
         };
-        let old = old.map(|entry| self.open(&entry.slot));
+        let old = old.map(|replaced| self.reopen(replaced));
         let initial = source == Source::List { first: true };
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }

@@ -156,7 +156,11 @@ fn an_old_deletion_spares_what_was_made_anew() {
 
 #[test]
 fn a_packed_copy_tells_the_same_as_one_that_keeps_objects_whole() {
-    let mirror = Mirror::<ConfigMap>::packed();
+    tells_every_change(&Mirror::packed());
+    tells_every_change(&Mirror::packed().recalling());
+}
+
+fn tells_every_change(mirror: &Mirror<ConfigMap>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let saying = told.clone();
     mirror.subscribe(move |change| {
@@ -170,6 +174,23 @@ fn a_packed_copy_tells_the_same_as_one_that_keeps_objects_whole() {
     let (seven, eight) = (Some(map("a", "7")), Some(map("a", "8")));
     assert_eq!(*told.lock(), [(None, seven.clone()), (seven, eight.clone()), (eight, None)]);
     assert!(mirror.all().is_empty());
+    assert!(mirror.find(&key).is_none());
+}
+
+#[test]
+fn a_recalling_copy_parses_what_was_read_last_only_once() {
+    let mirror = Mirror::<ConfigMap>::packed().recalling();
+    let key = Key::new("", "a");
+    mirror.note(map("a", "7"));
+    let found = || mirror.find(&key).expect("it was put in");
+    assert!(Arc::ptr_eq(&found(), &found()));
+    let seven = found();
+    mirror.note(map("a", "8"));
+    assert!(!Arc::ptr_eq(&seven, &found()));
+    assert_eq!(*found(), map("a", "8"));
+    let plain = Mirror::<ConfigMap>::packed();
+    plain.note(map("a", "7"));
+    assert!(!Arc::ptr_eq(&plain.find(&key).unwrap(), &plain.find(&key).unwrap()), "parsed at every read");
 }
 
 #[tokio::test]
