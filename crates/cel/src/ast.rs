@@ -30,9 +30,9 @@ pub(crate) struct Expr {
 pub(crate) enum Kind {
     Literal(Value),
     Ident(String),
-    /// `of.field`, or `has(of.field)` if it is only a test.
+    /// `operand.field`, or `has(operand.field)` if it is only a test.
     Select {
-        of: Box<Expr>,
+        operand: Box<Expr>,
         field: String,
         test: bool,
     },
@@ -88,7 +88,9 @@ impl Expr {
     pub(crate) fn qualified_name(&self) -> Option<String> {
         match &self.kind {
             Kind::Ident(name) => Some(name.clone()),
-            Kind::Select { of, field, test: false } => Some(format!("{}.{field}", of.qualified_name()?)),
+            Kind::Select { operand, field, test: false } => {
+                Some(format!("{}.{field}", operand.qualified_name()?))
+            }
             _ => None,
         }
     }
@@ -102,7 +104,7 @@ impl Expr {
     pub(crate) fn children<'a>(&'a self, visit: &mut dyn FnMut(&'a Expr)) {
         match &self.kind {
             Kind::Literal(_) | Kind::Ident(_) => {}
-            Kind::Select { of, .. } => visit(of),
+            Kind::Select { operand, .. } => visit(operand),
             Kind::Call { target, args, .. } => {
                 target.iter().for_each(|target| visit(target));
                 args.iter().for_each(visit);

@@ -157,7 +157,7 @@ impl Checker<'_> {
                 }
                 None => self.undeclared(id, &name.clone()),
             },
-            Kind::Select { of, field, test } => {
+            Kind::Select { operand, field, test } => {
                 if let Some(name) = name
                     && let Some(ty) = self.name(&name)
                 {
@@ -165,7 +165,7 @@ impl Checker<'_> {
                     return ty;
                 }
                 let test = *test;
-                let ty = self.select(id, of, &field.clone(), false);
+                let ty = self.select(id, operand, &field.clone(), false);
                 if test { Type::Bool } else { self.mapping.fill(&ty) }
             }
             Kind::Call { .. } => self.call(expr),
@@ -216,10 +216,10 @@ impl Checker<'_> {
         known
     }
 
-    fn select(&mut self, id: Id, of: &mut Expr, field: &str, optional: bool) -> Type {
-        let of = self.visit(of);
-        let of = self.mapping.fill(&of);
-        let (target, is_optional) = match &of {
+    fn select(&mut self, id: Id, operand: &mut Expr, field: &str, optional: bool) -> Type {
+        let ty = self.visit(operand);
+        let ty = self.mapping.fill(&ty);
+        let (target, is_optional) = match &ty {
             Type::Optional(inner) => (Type::clone(inner), true),
             other => (other.clone(), false),
         };
@@ -240,8 +240,8 @@ impl Checker<'_> {
         if is_optional || optional { Type::optional(result) } else { result }
     }
 
-    fn field(&mut self, id: Id, of: &Type, field: &str) -> Type {
-        match of {
+    fn field(&mut self, id: Id, owner: &Type, field: &str) -> Type {
+        match owner {
             Type::Object(decl) => {
                 let reserved =
                     || schema::is_reserved(field).then(|| decl.field(&format!("__{field}__"))).flatten();
@@ -289,10 +289,10 @@ impl Checker<'_> {
         let id = expr.id;
         let Kind::Call { target, function, args } = &mut expr.kind else { return Type::Error };
         if function == "_?._"
-            && let [of, Expr { kind: Kind::Literal(Value::String(field)), .. }] = args.as_mut_slice()
+            && let [operand, Expr { kind: Kind::Literal(Value::String(field)), .. }] = args.as_mut_slice()
         {
             let field = field.to_string();
-            let ty = self.select(id, of, &field, true);
+            let ty = self.select(id, operand, &field, true);
             self.facts.overloads[id] = vec!["select_optional_field"];
             return self.mapping.fill(&ty);
         }
@@ -388,9 +388,9 @@ impl Checker<'_> {
         *name = name.trim_start_matches('.').to_owned();
         let made = match &ty {
             Type::Error => Type::Error,
-            Type::Type(Some(of)) if of.is_struct() => Type::clone(of),
-            Type::Type(of) => {
-                let shown = of.as_ref().map_or_else(|| "type".to_owned(), |of| of.outer_name());
+            Type::Type(Some(named)) if named.is_struct() => Type::clone(named),
+            Type::Type(named) => {
+                let shown = named.as_ref().map_or_else(|| "type".to_owned(), |named| named.outer_name());
                 self.complain(id, format!("'{shown}' is not a message type"));
                 Type::Error
             }
@@ -428,8 +428,8 @@ impl Checker<'_> {
         let collected = self.visit(&mut fold.init);
         let range = self.mapping.fill(&range);
         let (first, second) = match &range {
-            Type::List(of) if fold.second.is_some() => (Type::Int, Type::clone(of)),
-            Type::List(of) => (Type::clone(of), Type::Dyn),
+            Type::List(item) if fold.second.is_some() => (Type::Int, Type::clone(item)),
+            Type::List(item) => (Type::clone(item), Type::Dyn),
             Type::Map(key, value) => (Type::clone(key), Type::clone(value)),
             Type::Dyn | Type::Error | Type::Var(_) => {
                 self.fits(&Type::Dyn, &range);

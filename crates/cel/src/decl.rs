@@ -53,13 +53,13 @@ impl Decl {
     }
 
     /// Returns a list of values of a type.
-    pub fn list(of: &Arc<Self>) -> Arc<Self> {
-        Arc::new(Self { shape: Shape::List(of.clone()), max: MAX_REQUEST - 2, min_size: 2 })
+    pub fn list(inner: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { shape: Shape::List(inner.clone()), max: MAX_REQUEST - 2, min_size: 2 })
     }
 
     /// Returns a map from texts to values of a type.
-    pub fn map(of: &Arc<Self>) -> Arc<Self> {
-        Arc::new(Self { shape: Shape::Map(of.clone()), max: MAX_REQUEST - 2, min_size: 2 })
+    pub fn map(inner: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { shape: Shape::Map(inner.clone()), max: MAX_REQUEST - 2, min_size: 2 })
     }
 
     /// Returns a type without parts.
@@ -78,8 +78,8 @@ impl Decl {
     pub fn ty(self: &Arc<Self>) -> Type {
         match &self.shape {
             Shape::Simple(ty) => ty.clone(),
-            Shape::List(of) => Type::List(Arc::new(of.ty())),
-            Shape::Map(of) => Type::Map(Arc::new(Type::String), Arc::new(of.ty())),
+            Shape::List(inner) => Type::List(Arc::new(inner.ty())),
+            Shape::Map(inner) => Type::Map(Arc::new(Type::String), Arc::new(inner.ty())),
             Shape::Object { .. } => Type::Object(self.clone()),
         }
     }
@@ -95,7 +95,7 @@ impl Decl {
     /// Follows a path of fields, `@items`, `@values` and `@keys`.
     pub(crate) fn at(&self, path: &[String]) -> Option<&Self> {
         path.iter().try_fold(self, |decl, part| match (part.as_str(), &decl.shape) {
-            ("@items" | "@values", Shape::List(of) | Shape::Map(of)) => Some(&**of),
+            ("@items" | "@values", Shape::List(inner) | Shape::Map(inner)) => Some(&**inner),
             ("@keys", Shape::Map(_)) => Some(&*KEY),
             (_, Shape::Object { fields, .. }) => fields.get(part).map(|field| &**field),
             _ => None,

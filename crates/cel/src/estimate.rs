@@ -126,13 +126,13 @@ impl<'a> Coster<'a> {
                 one
             }
             // A test costs nothing but what it takes to get there.
-            Kind::Select { of, test: true, .. } => self.cost(of),
-            Kind::Select { of, field, .. } => {
-                let cost = self.cost(of);
-                let mut path = self.path(of);
+            Kind::Select { operand, test: true, .. } => self.cost(operand),
+            Kind::Select { operand, field, .. } => {
+                let cost = self.cost(operand);
+                let mut path = self.path(operand);
                 path.push(field.clone());
                 self.paths.insert(expr.id, path);
-                let ty = &self.facts.types[of.id];
+                let ty = &self.facts.types[operand.id];
                 if matches!(ty, Type::Map(..)) || ty.is_struct() { cost.plus(one) } else { cost }
             }
             Kind::Call { target, function, args } => self.call(expr, target.as_deref(), function, args),
@@ -192,9 +192,9 @@ impl<'a> Coster<'a> {
                 (Some(a), Some(b)) => Some(a.union(b)),
                 (a, b) => a.or(b),
             };
-            if let ("index_list" | "index_map", Some(of)) = (*id, args.first()) {
-                size = self.entries_of(of).map(|entries| entries.value);
-                let mut path = self.path(of);
+            if let ("index_list" | "index_map", Some(operand)) = (*id, args.first()) {
+                size = self.entries_of(operand).map(|entries| entries.value);
+                let mut path = self.path(operand);
                 path.push(if *id == "index_list" { "@items" } else { "@values" }.to_owned());
                 self.paths.insert(expr.id, path);
             }
@@ -398,7 +398,7 @@ impl Sizes<'_> {
     /// Returns what the items of a list, or the keys of a map, are.
     pub(crate) fn item<'e>(&self, part: &Part<'e>) -> Option<Part<'e>> {
         let ty = match &part.ty {
-            Type::List(of) | Type::Optional(of) | Type::Map(of, _) => Type::clone(of),
+            Type::List(item) | Type::Optional(item) | Type::Map(item, _) => Type::clone(item),
             _ => return None,
         };
         let mut path = part.path.clone();

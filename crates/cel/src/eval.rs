@@ -443,7 +443,7 @@ impl<'p> Machine<'_, 'p> {
     }
 
     /// Takes a step; `None` if there is nothing and nothing has to be.
-    fn step(&mut self, of: Value, step: &'p Step, optional: bool) -> Result<Option<Value>, Stop> {
+    fn step(&mut self, operand: Value, step: &'p Step, optional: bool) -> Result<Option<Value>, Stop> {
         let (by, test) = match &*step.by {
             By::Field(field) => (Ok(field.clone()), false),
             By::Test(field) => (Ok(field.clone()), true),
@@ -451,7 +451,7 @@ impl<'p> Machine<'_, 'p> {
             By::Value(node) => (self.settled(node)?, false),
         };
         let found = match by {
-            Ok(by) => self.look_up(of, &by, optional || test)?,
+            Ok(by) => self.look_up(operand, &by, optional || test)?,
             Err(error) => Err(error),
         };
         // A test has a result either way; otherwise what is not there leaves no trace.
@@ -481,7 +481,7 @@ impl<'p> Machine<'_, 'p> {
     /// Selects from a value. What cannot be is an error, unless it was only asked whether it is there.
     fn look_up(
         &mut self,
-        of: Value,
+        operand: Value,
         by: &Value,
         asks: bool,
     ) -> Result<Result<Option<Value>, EvalError>, Stop> {
@@ -494,7 +494,7 @@ impl<'p> Machine<'_, 'p> {
         ) {
             return Ok(fail(format!("invalid qualifier type: {}", functions::convert::go_type(by))));
         }
-        Ok(match of {
+        Ok(match operand {
             Value::Map(map) => {
                 // A field with the name of a reserved word may be called by it, too.
                 let reserved = || match by {

@@ -19,7 +19,7 @@ pub(crate) fn global(parser: &mut Parser<'_>, at: usize, name: String, mut args:
     }
     let arg = args.remove(0);
     match arg.kind {
-        Kind::Select { of, field, .. } => parser.node(at, Kind::Select { of, field, test: true }),
+        Kind::Select { operand, field, .. } => parser.node(at, Kind::Select { operand, field, test: true }),
         _ => {
             let offset = parser.offset(arg.id);
             parser.complain(offset, "invalid argument to has() macro")
@@ -258,8 +258,8 @@ impl Maker<'_, '_> {
         let kind = match &expr.kind {
             Kind::Literal(value) => Kind::Literal(value.clone()),
             Kind::Ident(name) => Kind::Ident(name.clone()),
-            Kind::Select { of, field, test } => {
-                Kind::Select { of: boxed(of), field: field.clone(), test: *test }
+            Kind::Select { operand, field, test } => {
+                Kind::Select { operand: boxed(operand), field: field.clone(), test: *test }
             }
             Kind::Call { target, function, args } => {
                 let args = args.iter().map(|arg| *boxed(arg)).collect();

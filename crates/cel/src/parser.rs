@@ -317,7 +317,7 @@ impl Parser<'_> {
                     let (args, depth) = self.arguments()?;
                     (macros::member(self, open.start, built.expr, name, args), inside.max(depth))
                 } else {
-                    let kind = Kind::Select { of: Box::new(built.expr), field: name, test: false };
+                    let kind = Kind::Select { operand: Box::new(built.expr), field: name, test: false };
                     (self.node(sign.start, kind), inside)
                 }
             } else if self.take(kind::LBRACKET).is_some() {

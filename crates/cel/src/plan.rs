@@ -138,8 +138,8 @@ impl Planner<'_> {
         let op = match &expr.kind {
             Kind::Literal(value) => Op::Const(value.clone()),
             Kind::Ident(name) => self.name(id, name)?,
-            Kind::Select { of, field, test } => {
-                let mut path = self.path(of)?;
+            Kind::Select { operand, field, test } => {
+                let mut path = self.path(operand)?;
                 let field = Value::text(field.as_str());
                 let by = if *test { By::Test(field) } else { By::Field(field) };
                 path.push(Step { id, optional: false, by: by.into() });
@@ -194,9 +194,9 @@ impl Planner<'_> {
 
     fn call(&self, id: Id, target: Option<&Expr>, function: &str, args: &[Expr]) -> Result<Op, EvalError> {
         if matches!(function, "_[_]" | "_[?_]" | "_?._")
-            && let [of, index] = args
+            && let [operand, index] = args
         {
-            let mut path = self.path(of)?;
+            let mut path = self.path(operand)?;
             let index = self.plan(index)?;
             let by = match index.op {
                 Op::Const(value) => By::Field(value),

@@ -66,11 +66,11 @@ impl fmt::Display for Type {
             Self::Bytes => out.write_str("bytes"),
             Self::Timestamp => out.write_str("timestamp"),
             Self::Duration => out.write_str("duration"),
-            Self::List(of) => write!(out, "list({of})"),
+            Self::List(inner) => write!(out, "list({inner})"),
             Self::Map(key, value) => write!(out, "map({key}, {value})"),
-            Self::Optional(of) => write!(out, "optional_type({of})"),
+            Self::Optional(inner) => write!(out, "optional_type({inner})"),
             Self::Type(None) => out.write_str("type"),
-            Self::Type(Some(of)) => write!(out, "type({of})"),
+            Self::Type(Some(inner)) => write!(out, "type({inner})"),
             Self::Object(decl) => out.write_str(decl.name()),
             Self::Opaque(name) => out.write_str(name),
             Self::Param(name) => out.write_str(name),
@@ -84,16 +84,16 @@ impl Type {
         Self::Opaque(name.into())
     }
 
-    pub(crate) fn list(of: Self) -> Self {
-        Self::List(Arc::new(of))
+    pub(crate) fn list(inner: Self) -> Self {
+        Self::List(Arc::new(inner))
     }
 
     pub(crate) fn map(key: Self, value: Self) -> Self {
         Self::Map(Arc::new(key), Arc::new(value))
     }
 
-    pub(crate) fn optional(of: Self) -> Self {
-        Self::Optional(Arc::new(of))
+    pub(crate) fn optional(inner: Self) -> Self {
+        Self::Optional(Arc::new(inner))
     }
 
     /// Returns the name by which values know the type; messages about results of expressions use it.
@@ -102,9 +102,9 @@ impl Type {
             Self::Null => "null_type".to_owned(),
             Self::Timestamp => "google.protobuf.Timestamp".to_owned(),
             Self::Duration => "google.protobuf.Duration".to_owned(),
-            Self::List(of) => format!("list({})", of.runtime_name()),
+            Self::List(inner) => format!("list({})", inner.runtime_name()),
             Self::Map(key, value) => format!("map({}, {})", key.runtime_name(), value.runtime_name()),
-            Self::Optional(of) => format!("optional_type({})", of.runtime_name()),
+            Self::Optional(inner) => format!("optional_type({})", inner.runtime_name()),
             other => other.to_string(),
         }
     }
@@ -132,7 +132,7 @@ impl Type {
     pub(crate) fn is_scalar(&self) -> bool {
         match self {
             Self::Bool | Self::Int | Self::Uint | Self::Double | Self::Timestamp | Self::Duration => true,
-            Self::Optional(of) => of.is_scalar(),
+            Self::Optional(inner) => inner.is_scalar(),
             _ => false,
         }
     }
@@ -153,17 +153,17 @@ impl Type {
     /// Returns a type with its parts replaced.
     pub(crate) fn with_parts(&self, replace: &mut dyn FnMut(&Self) -> Self) -> Self {
         match self {
-            Self::List(of) => Self::list(replace(of)),
-            Self::Optional(of) => Self::optional(replace(of)),
+            Self::List(inner) => Self::list(replace(inner)),
+            Self::Optional(inner) => Self::optional(replace(inner)),
             Self::Map(key, value) => Self::map(replace(key), replace(value)),
-            Self::Type(Some(of)) => Self::Type(Some(Arc::new(replace(of)))),
+            Self::Type(Some(inner)) => Self::Type(Some(Arc::new(replace(inner)))),
             other => other.clone(),
         }
     }
 
     fn parts(&self) -> Vec<&Self> {
         match self {
-            Self::List(of) | Self::Optional(of) | Self::Type(Some(of)) => vec![of],
+            Self::List(inner) | Self::Optional(inner) | Self::Type(Some(inner)) => vec![inner],
             Self::Map(key, value) => vec![key, value],
             _ => Vec::new(),
         }

@@ -44,7 +44,7 @@ fn argument(id: Id, function: &str, value: &Value, complain: &mut dyn FnMut(Id, 
 /// Literals hold values of one type, unless they are to be put into a text.
 fn same_types(expr: &Expr, facts: &Facts, complain: &mut dyn FnMut(Id, String)) {
     let ty = |expr: &Expr, optional: bool| match &facts.types[expr.id] {
-        Type::Optional(of) if optional => Type::clone(of),
+        Type::Optional(inner) if optional => Type::clone(inner),
         other => other.clone(),
     };
     let mut compare = |first: &Type, id: Id, found: &Type| {

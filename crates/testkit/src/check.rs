@@ -32,7 +32,7 @@ pub const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Pol
 
 /// Returns [`AUDIT_POLICY`] for tests that also look at what somebody reads: of those whom the selector names, as rules of audit
 /// policies name them, everything else is told as well, without content. [`history`] passes over it.
-pub fn audit_policy_with_reads(of: &Value) -> String {
+pub fn audit_policy_with_reads(selector: &Value) -> String {
     let mut policy: Value = serde_json::from_str(AUDIT_POLICY).expect("JSON");
     let further = [
         json!({"verbs": ["get", "list", "watch"]}),
@@ -42,7 +42,7 @@ pub fn audit_policy_with_reads(of: &Value) -> String {
     ];
     let rules = further.into_iter().map(|mut rule| {
         rule["level"] = "Metadata".into();
-        for (field, names) in of.as_object().into_iter().flatten() {
+        for (field, names) in selector.as_object().into_iter().flatten() {
             rule[field] = names.clone();
         }
         rule

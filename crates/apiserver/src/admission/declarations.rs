@@ -62,7 +62,7 @@ pub(crate) fn compile(source: &str, scope: &Scope) -> Result<Program, String> {
 /// Returns the type that a policy's variable has for expressions that use it. Objects have no known type there.
 pub(crate) fn of_variable(ty: &Type) -> Type {
     match ty {
-        Type::List(of) => Type::List(Arc::new(of_variable(of))),
+        Type::List(item) => Type::List(Arc::new(of_variable(item))),
         Type::Map(key, value) => Type::Map(Arc::new(of_variable(key)), Arc::new(of_variable(value))),
         Type::Bool
         | Type::Bytes

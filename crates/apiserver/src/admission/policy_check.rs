@@ -403,7 +403,7 @@ fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
         (Wanted::Bool, Type::Bool) | (Wanted::Text | Wanted::TextOrNull, Type::String) => return None,
         (Wanted::TextOrNull, Type::Null) => return None,
         (Wanted::Object, ty) if is(ty, "Object") => return None,
-        (Wanted::Patch, Type::List(of)) if is_patch(of) => return None,
+        (Wanted::Patch, Type::List(item)) if is_patch(item) => return None,
         (Wanted::Bool, _) => "must evaluate to bool",
         (Wanted::Text, _) => "must evaluate to string",
         (Wanted::TextOrNull, _) => "must evaluate to one of [string null_type]",

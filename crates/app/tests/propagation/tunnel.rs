@@ -142,8 +142,8 @@ async fn until_reached(inside: &Client) {
 }
 
 /// Writes the kubeconfig of a user with a token.
-fn kubeconfig(folder: &Path, of: &Path, token: &str) -> PathBuf {
-    let mut file = Kubeconfig::read_from(of).expect("a kubeconfig");
+fn kubeconfig(folder: &Path, source: &Path, token: &str) -> PathBuf {
+    let mut file = Kubeconfig::read_from(source).expect("a kubeconfig");
     for user in &mut file.auth_infos {
         user.auth_info = Some(AuthInfo::default());
     }

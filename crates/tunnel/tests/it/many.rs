@@ -11,10 +11,10 @@ use crate::stage::{Member, Stage, jane, soon};
 
 const TUNNELS: usize = 300;
 
-/// Returns a figure of this process in kilobytes.
-fn kilobytes(of: &str) -> u64 {
+/// Returns a field of the status of this process, in kilobytes.
+fn kilobytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 

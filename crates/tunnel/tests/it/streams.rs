@@ -88,11 +88,11 @@ async fn a_member_that_does_not_switch_is_heard_as_it_is() {
 async fn streams_that_nobody_reads_hold_up_nobody() {
     let limits = Limits { streams: 32, window: 64 * 1024, ..Limits::default() };
     let stage = Stage::new(limits).await;
-    let mut unread = Vec::new();
+    let mut bodies = Vec::new();
     for _ in 0..31 {
         let mut body = stage.get("/flood").await.unwrap().into_body();
         piece(&mut body).await.unwrap();
-        unread.push(body);
+        bodies.push(body);
     }
     // All of them have filled their windows by the time that these are through.
     for _ in 0..50 {
@@ -103,7 +103,7 @@ async fn streams_that_nobody_reads_hold_up_nobody() {
         piece(&mut watch).await.unwrap();
     }
     // What was not read is not lost.
-    for body in &mut unread {
+    for body in &mut bodies {
         for _ in 0..3 {
             assert!(!piece(body).await.unwrap().is_empty());
         }

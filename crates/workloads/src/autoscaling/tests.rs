@@ -216,8 +216,8 @@ fn rules_hold_in_both_directions() {
     let open = |window| rules(window, Select::Max, &[(Amount::Percent(900), 15)]);
     let limits = [(Amount::Pods(4), 60), (Amount::Percent(50), 60)];
     let next = |up: Rules, down: Rules, asked: &[(i32, i64)], ups: &[(i32, i64)], current, wish| {
-        let changes = |of: &[(i32, i64)]| {
-            of.iter()
+        let changes = |past: &[(i32, i64)]| {
+            past.iter()
                 .map(|(replicas, ago)| Change { replicas: *replicas, time: at(NOW - ago) })
                 .collect::<Vec<_>>()
         };

@@ -75,8 +75,8 @@ pub(super) enum Native {
 
 /// Returns what a library consists of.
 pub(super) fn members(library: Library) -> Vec<(&'static str, Value)> {
-    fn natives<F: Copy>(of: &[(&'static str, F)], wrap: fn(F) -> Native) -> Vec<(&'static str, Value)> {
-        of.iter().map(|(name, function)| (*name, Value::Native(wrap(*function)))).collect()
+    fn natives<F: Copy>(named: &[(&'static str, F)], wrap: fn(F) -> Native) -> Vec<(&'static str, Value)> {
+        named.iter().map(|(name, function)| (*name, Value::Native(wrap(*function)))).collect()
     }
     match library {
         Library::Globals => Vec::new(),
