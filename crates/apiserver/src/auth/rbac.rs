@@ -50,7 +50,7 @@ impl<'a> Attributes<'a> {
 }
 
 /// One rule of a role.
-#[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     pub verbs: Vec<String>,
@@ -70,10 +70,10 @@ impl Rule {
             return false;
         }
         if let Some(path) = wanted.path {
-            return self.urls.iter().any(|url| match url.strip_suffix('*') {
-                Some(prefix) => path.starts_with(prefix),
-                None => url == path,
-            });
+            return self
+                .urls
+                .iter()
+                .any(|url| url == path || url.ends_with('*') && path.starts_with(url.trim_end_matches('*')));
         }
         self.api_groups.iter().any(|group| group == "*" || group == wanted.group)
             && self.resources.iter().any(|resource| resource_matches(resource, wanted))
@@ -316,10 +316,15 @@ impl Rbac {
     /// Returns all rules of a user in a namespace (or cluster-wide, if it is empty). A binding that names the user several times
     /// counts once.
     pub fn rules_of(&self, user: &User, namespace: &str) -> Vec<Rule> {
+        self.held(user, namespace).iter().flat_map(|rules| rules.iter().cloned()).collect()
+    }
+
+    /// The same role by role, without copies of the rules.
+    pub(super) fn held(&self, user: &User, namespace: &str) -> Vec<Rules> {
         let compiled = self.compiled.load();
         let mut seen = HashSet::new();
         let grants = compiled.of(user, namespace).filter(|grant| seen.insert(grant.binding));
-        grants.flat_map(|grant| grant.rules.iter().cloned()).collect()
+        grants.map(|grant| grant.rules.clone()).collect()
     }
 
     /// Returns why a user may do what [`Rbac::check`] allows; empty for users who may do everything.
