@@ -3,7 +3,7 @@
 //! A write is a loop around a compare-and-set: read, compute, admit, validate, commit. A write that loses the race starts over
 //! from the newer object, unless the client insisted on a revision.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use apimachinery::depth;
@@ -738,12 +738,7 @@ impl Target<'_> {
             warnings.for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
-            let known = old.map(Object::finalizers).unwrap_or_default();
-            let mut added = object.finalizers();
-            added.retain(|name| !known.contains(name));
-            added.sort_unstable();
-            added.dedup();
-            for warning in added.iter().flat_map(|name| finalizer_warnings(name)) {
+            for warning in added_finalizers(object, old).iter().flat_map(|name| finalizer_warnings(name)) {
                 self.context.warn(warning);
             }
         }
@@ -856,6 +851,12 @@ fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context, when: &str
     }
 }
 
+/// Returns the finalizers that the old version does not have, sorted and each once.
+fn added_finalizers(object: &Value, old: Option<&Value>) -> BTreeSet<String> {
+    let known: HashSet<String> = old.map(Object::finalizers).unwrap_or_default().into_iter().collect();
+    object.finalizers().into_iter().filter(|name| !known.contains(name)).collect()
+}
+
 /// Returns warnings about the name of a finalizer.
 fn finalizer_warnings(name: &str) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
@@ -936,5 +937,18 @@ mod tests {
         assert_eq!((left.len(), &left[8]), (300_000, &owner(8)));
         let warnings = context.take_warnings();
         assert!(warnings.len() == 1 && warnings[0].ends_with("observed: 7, 8"), "{warnings:?}");
+    }
+
+    #[test]
+    fn finding_25_many_finalizers_of_a_custom_object_are_compared_in_linear_time() {
+        let finalizers = |names: std::ops::Range<usize>| {
+            let names: Vec<String> = names.map(|number| format!("a.example.com/{number}")).collect();
+            json!({"metadata": {"finalizers": names}})
+        };
+        // Comparing each with each other would take hours.
+        let added = added_finalizers(&finalizers(0..300_002), Some(&finalizers(1..300_001)));
+        assert_eq!(added.into_iter().collect::<Vec<_>>(), ["a.example.com/0", "a.example.com/300001"]);
+        let twice = json!({"metadata": {"finalizers": ["b", "a", "b"]}});
+        assert_eq!(added_finalizers(&twice, None).into_iter().collect::<Vec<_>>(), ["a", "b"]);
     }
 }
