@@ -4,6 +4,8 @@
 //! the extensions, and finally the signature by the request's own key, in kube-apiserver's order. Signatures that our library
 //! does not support, such as those on P-521, are left to the signer. Does not judge what is requested: see [`super::certify`].
 
+use std::collections::HashSet;
+
 use apimachinery::field::{self, Path};
 use apimachinery::pointer;
 use base64::Engine as _;
@@ -14,6 +16,10 @@ use x509_parser::prelude::FromDer;
 
 /// Why a request is refused.
 type Refused = String;
+
+/// A request is a few hundred bytes, one with a very long key some thousands. It is read, and its signature checked, by whoever may
+/// make one, bootstrap tokens included.
+const LONGEST: usize = 64 << 10;
 
 const SEQUENCE: u32 = 16;
 const SET: u32 = 17;
@@ -35,6 +41,9 @@ const CURVES: [&[u8]; 4] = [
 /// Returns what is wrong with `spec.request` of a new object. A missing envelope is reported elsewhere.
 pub fn check_object(object: &Value) -> Option<field::Error> {
     let encoded = pointer::text(object, "/spec/request");
+    if encoded.len() > LONGEST {
+        return Some(field::Error::too_long(&Path::new("spec").child("request"), LONGEST));
+    }
     let pem = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
     let der = native::validation::signing_request(&pem)?;
     let refused = check(&der).err()?;
@@ -390,7 +399,7 @@ fn text(value: &Element<'_>) -> Result<(), Refused> {
 }
 
 fn extensions(attributes: &[Element<'_>]) -> Result<(), Refused> {
-    let mut seen: Vec<&[u8]> = Vec::new();
+    let mut seen = HashSet::new();
     for attribute in attributes {
         let Some(list) = requested(attribute.whole) else { continue };
         let (list, _) = Field::sequence("").read(list)?;
@@ -406,10 +415,9 @@ fn extensions(attributes: &[Element<'_>]) -> Result<(), Refused> {
                 place = place.saturating_add(end);
             }
             let value = Field { tag: 4, compound: false, name: "" }.read_at(extension.content, place)?.0;
-            if seen.contains(&id) {
+            if !seen.insert(id) {
                 return Err("x509: certificate request contains duplicate requested extensions".to_owned());
             }
-            seen.push(id);
             if id == ALTERNATIVE_NAMES {
                 alternative_names(value.content)?;
             }
@@ -560,5 +568,46 @@ mod tests {
             *der.last_mut().unwrap() ^= 1;
             assert!(check(&der).unwrap_err().ends_with("verification failure"));
         }
+    }
+
+    /// A value in DER.
+    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+        let digits = &length[length.iter().take_while(|byte| **byte == 0).count()..];
+        let mut bytes = vec![tag];
+        match content.len() {
+            short @ ..0x80 => bytes.push(short as u8),
+            _ => bytes.extend([&[0x80 | digits.len() as u8], digits].concat()),
+        }
+        bytes.extend(content);
+        bytes
+    }
+
+    #[test]
+    fn finding_25_many_requested_extensions_are_compared_in_linear_time() {
+        let extension = |number: u32| {
+            // 1.2.3, and the number with seven bits in each byte.
+            let digits = [number >> 14, number >> 7, number].map(|digit| digit as u8 & 0x7f);
+            let id = [&[0x2a, 3][..], &[0x81, 0x80 | digits[0], 0x80 | digits[1], digits[2]]].concat();
+            der(0x30, &[der(6, &id), der(4, b"x")].concat())
+        };
+        let asks = |numbers: &mut dyn Iterator<Item = u32>| {
+            let list = der(0x30, &numbers.flat_map(extension).collect::<Vec<u8>>());
+            let attribute = der(0x30, &[der(6, EXTENSION_REQUEST), der(0x31, &list)].concat());
+            let (whole, _) = any(&attribute).unwrap();
+            extensions(&[whole])
+        };
+        // Comparing each with each other would take minutes.
+        assert_eq!(asks(&mut (0..200_000)), Ok(()));
+        let repeated = asks(&mut (0..200_000).chain([199_999]));
+        assert!(repeated.unwrap_err().contains("duplicate requested extensions"));
+    }
+
+    #[test]
+    fn finding_25_a_request_is_not_read_if_it_is_longer_than_any_key_makes_it() {
+        let object = |length: usize| serde_json::json!({"spec": {"request": "A".repeat(length)}});
+        let refused = check_object(&object(LONGEST + 4)).unwrap();
+        assert_eq!(refused.to_string(), "spec.request: Too long: may not be more than 65536 bytes");
+        assert_eq!(check_object(&object(LONGEST)), None, "what it lacks is reported elsewhere");
     }
 }

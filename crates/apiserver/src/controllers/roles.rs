@@ -1,6 +1,7 @@
 //! Keeps the rules of aggregated ClusterRoles equal to the union of the roles they select, and the authorizer
 //! up to date with every role and binding.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use apimachinery::pointer;
@@ -42,20 +43,12 @@ async fn aggregate(actor: &Actor) {
         else {
             continue;
         };
-        let mut rules: Vec<Value> = Vec::new();
-        for selector in selectors {
-            let Ok(selector) = LabelSelector::from_object(Some(selector)) else { continue };
-            for (other, body) in &roles {
-                if other.name == entry.name || !selector.matches(&other.head) {
-                    continue;
-                }
-                for rule in body.get("rules").and_then(Value::as_array).into_iter().flatten() {
-                    if !rules.contains(rule) {
-                        rules.push(rule.clone());
-                    }
-                }
-            }
-        }
+        let selectors = selectors.iter().filter_map(|text| LabelSelector::from_object(Some(text)).ok());
+        let selected = selectors.flat_map(|selector| {
+            let others = roles.iter().filter(|(other, _)| other.name != entry.name);
+            others.filter(move |(other, _)| selector.matches(&other.head)).map(|(_, body)| body)
+        });
+        let rules = union(selected);
         let present = role.get("rules").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         if present == rules {
             continue;
@@ -72,5 +65,30 @@ async fn aggregate(actor: &Actor) {
         if let Err(status) = result {
             tracing::warn!(object = name, error = %status, "cannot aggregate a role");
         }
+    }
+}
+
+/// Returns the rules of some roles, in their order and each once.
+fn union<'a>(roles: impl Iterator<Item = &'a Value>) -> Vec<Value> {
+    let mut seen = HashSet::new();
+    let rules = roles.flat_map(|role| role.get("rules").and_then(Value::as_array).into_iter().flatten());
+    rules.filter(|rule| seen.insert(*rule)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn finding_25_many_rules_are_gathered_in_linear_time() {
+        let rule = |number: usize| json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": [number.to_string()]});
+        let role = |numbers: std::ops::Range<usize>| json!({"rules": numbers.map(rule).collect::<Vec<_>>()});
+        let roles = [role(0..100_000), json!({}), role(50_000..100_001)];
+        // Comparing each with each before it would take minutes.
+        let rules = union(roles.iter());
+        assert_eq!(rules.len(), 100_001);
+        assert_eq!((&rules[7], rules.last()), (&rule(7), Some(&rule(100_000))));
     }
 }

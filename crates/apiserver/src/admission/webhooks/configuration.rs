@@ -1,5 +1,7 @@
 //! A webhook as configured, parsed once.
 
+use std::collections::HashMap;
+
 use apimachinery::selector::LabelSelector;
 use base64::Engine;
 use serde_json::Value;
@@ -78,12 +80,13 @@ fn rooted(path: &str) -> String {
 pub(super) fn read(name: &str, body: &[u8]) -> Vec<Hook> {
     let Ok(configuration) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
     let hooks = configuration["webhooks"].as_array().into_iter().flatten();
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen: HashMap<String, usize> = HashMap::new();
     hooks
         .map(|hook| {
             let hook_name = hook["name"].as_str().unwrap_or("").to_owned();
-            let nth = seen.iter().filter(|known| **known == hook_name).count();
-            seen.push(hook_name.clone());
+            let count = seen.entry(hook_name.clone()).or_default();
+            let nth = *count;
+            *count = count.saturating_add(1);
             Hook {
                 uid: format!("{name}/{hook_name}/{nth}"),
                 configuration: name.to_owned(),
@@ -135,6 +138,20 @@ mod tests {
     fn a_service_is_known_by_its_cluster_name() {
         let client = Client::read(&json!({"service": {"name": "s", "namespace": "n", "path": "p"}})).unwrap();
         assert_eq!((client.origin.as_str(), client.path.as_str()), ("https://s.n.svc:443", "/p"));
+    }
+
+    #[test]
+    fn finding_25_many_webhooks_are_told_apart_in_linear_time() {
+        let hooks: Vec<Value> =
+            (0..100_000).map(|number| json!({"name": format!("{}.example.com", number % 50_000)})).collect();
+        let body = serde_json::to_vec(&json!({"webhooks": hooks})).unwrap();
+        // Comparing each with each before it would take minutes.
+        let hooks = read("many", &body);
+        assert_eq!(hooks.len(), 100_000);
+        assert_eq!(
+            (hooks[7].uid.as_str(), hooks[50_007].uid.as_str()),
+            ("many/7.example.com/0", "many/7.example.com/1")
+        );
     }
 
     #[test]
