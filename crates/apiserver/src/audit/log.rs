@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, OwnedPermit, Receiver, Sender};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How many lines may wait to be written.
 const WAITING: usize = 10_000;
+/// How many bytes all of them may have. Most lines have less than 2 KiB, and 10,000 of those fit. One with the content of its
+/// request and of its answer has up to 3 MB, and twenty of those fit.
+const WAITING_BYTES: usize = 64 << 20;
 
 /// When a log file is rotated, and how many old ones are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +33,8 @@ const LOST: &str = "karmada.io/lost-audit-events";
 /// A message to the writer.
 #[derive(Debug)]
 enum Item {
-    Line(Vec<u8>),
+    /// A line and its part of the room.
+    Line(Vec<u8>, OwnedSemaphorePermit),
     /// A caller waits until everything before this has been written.
     Waiting(oneshot::Sender<()>),
 }
@@ -38,6 +42,8 @@ enum Item {
 #[derive(Debug)]
 pub(super) struct Log {
     lines: Option<Sender<Item>>,
+    /// In bytes.
+    room: Arc<Semaphore>,
     writer: Option<std::thread::JoinHandle<()>>,
     lost: Lost,
 }
@@ -69,7 +75,8 @@ impl Log {
         let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
             write_all(&mut sink, &mut waiting, &noted);
         })?;
-        Ok(Self { lines: Some(lines), writer: Some(writer), lost })
+        let room = Arc::new(Semaphore::new(WAITING_BYTES));
+        Ok(Self { lines: Some(lines), room, writer: Some(writer), lost })
     }
 
     /// Waits for a place, so that its line cannot be lost in a flood.
@@ -77,16 +84,24 @@ impl Log {
         self.lines.clone()?.reserve_owned().await.ok().map(Place)
     }
 
-    /// Queues a line. Without a reserved place, it is lost if the queue is full.
-    pub(super) fn write(&self, event: &Value, place: Option<Place>) {
+    /// Queues a line; it is lost if the queue is full.
+    pub(super) fn write(&self, event: &Value) {
         let Some(lines) = &self.lines else { return };
-        let line = Item::Line(line_of(event));
-        match place {
-            Some(Place(permit)) => {
-                permit.send(line);
-            }
-            None if lines.try_send(line).is_err() => self.lost.one(),
-            None => {}
+        let line = line_of(event);
+        let room = self.room.clone().try_acquire_many_owned(permits(&line));
+        let queued = room.is_ok_and(|room| lines.try_send(Item::Line(line, room)).is_ok());
+        if !queued {
+            self.lost.one();
+        }
+    }
+
+    /// Queues a line that has a place, as soon as there is room for it. It is lost if nobody waits for that.
+    pub(super) async fn write_at(&self, Place(place): Place, event: &Value) {
+        let line = line_of(event);
+        let given_up = GivenUp(&self.lost);
+        if let Ok(room) = self.room.clone().acquire_many_owned(permits(&line)).await {
+            place.send(Item::Line(line, room));
+            std::mem::forget(given_up);
         }
     }
 
@@ -97,6 +112,15 @@ impl Log {
         if lines.send(Item::Waiting(done)).await.is_ok() {
             let _ = waiting.await;
         }
+    }
+}
+
+/// Counts a line whose client went away while it waited for room.
+struct GivenUp<'a>(&'a Lost);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.one();
     }
 }
 
@@ -116,11 +140,16 @@ fn line_of(event: &Value) -> Vec<u8> {
     line
 }
 
+/// Returns what a line takes of the room: one that is larger than the room takes all of it.
+fn permits(line: &[u8]) -> u32 {
+    u32::try_from(line.len().min(WAITING_BYTES)).unwrap_or(u32::MAX)
+}
+
 fn write_all(sink: &mut Sink, waiting: &mut Receiver<Item>, lost: &Lost) {
     let mut failing = false;
     while let Some(item) = waiting.blocking_recv() {
-        let line = match item {
-            Item::Line(line) => line,
+        let (line, _room) = match item {
+            Item::Line(line, room) => (line, room),
             Item::Waiting(done) => {
                 let _ = done.send(());
                 continue;
@@ -265,7 +294,7 @@ mod tests {
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: Some(50), keep: 2 }, Counter::default()).unwrap();
         for number in 0..10 {
-            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}), None);
+            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}));
         }
         drop(log);
         let names: Vec<String> = std::fs::read_dir(folder.path())
@@ -296,7 +325,7 @@ mod tests {
         }
         let log = Log::open(&path, Rotation { size: Some(50), keep: 1 }, Counter::default()).unwrap();
         for number in 0..5 {
-            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}), None);
+            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}));
         }
         drop(log);
         for name in others {
@@ -314,18 +343,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: None, keep: 0 }, Counter::default()).unwrap();
-        log.write(&json!({"number": 1}), None);
+        log.write(&json!({"number": 1}));
         log.written().await;
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"number\":1}\n");
     }
 
-    /// A log whose writer waits for a signal.
+    /// A log with two places, whose writer waits for a signal.
     fn stopped(path: &Path) -> (Log, impl FnOnce() + Send + 'static + use<>) {
-        let (lines, mut waiting) = mpsc::channel(2);
+        with_room(path, 2, WAITING_BYTES)
+    }
+
+    fn with_room(path: &Path, places: usize, bytes: usize) -> (Log, impl FnOnce() + Send + 'static + use<>) {
+        let (lines, mut waiting) = mpsc::channel(places);
         let lost = Lost { counted: Counter::default(), untold: Arc::default() };
         let (noted, mut sink) = (lost.clone(), Sink::open(path, Rotation { size: None, keep: 0 }).unwrap());
         let go = move || write_all(&mut sink, &mut waiting, &noted);
-        (Log { lines: Some(lines), writer: None, lost }, go)
+        let room = Arc::new(Semaphore::new(bytes));
+        (Log { lines: Some(lines), room, writer: None, lost }, go)
     }
 
     #[test]
@@ -334,7 +368,7 @@ mod tests {
         let path = folder.path().join("audit.log");
         let (log, write) = stopped(&path);
         for number in 0..5 {
-            log.write(&json!({"number": number}), None);
+            log.write(&json!({"number": number}));
         }
         assert_eq!(log.lost.counted.get(), 3);
         drop(log);
@@ -353,14 +387,60 @@ mod tests {
         let path = folder.path().join("audit.log");
         let (log, write) = stopped(&path);
         let place = log.reserve().await;
-        assert!(place.is_some());
         for number in 0..5 {
-            log.write(&json!({"number": number}), None);
+            log.write(&json!({"number": number}));
         }
-        log.write(&json!({"number": "mine"}), place);
+        log.write_at(place.expect("a place"), &json!({"number": "mine"})).await;
         assert_eq!(log.lost.counted.get(), 4);
         drop(log);
         tokio::task::spawn_blocking(write).await.unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains(r#""number":"mine""#));
+    }
+
+    #[test]
+    fn finding_24_waiting_lines_are_bounded_by_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let (log, write) = with_room(&path, 100, 1_000);
+        let room = log.room.clone();
+        for number in 0..50 {
+            log.write(&json!({"number": number, "text": "x".repeat(370)}));
+        }
+        assert_eq!(
+            log.lost.counted.get(),
+            48,
+            "two lines of 400 bytes have room, although there are 100 places"
+        );
+        log.write(&json!({"number": "small"}));
+        assert_eq!(log.lost.counted.get(), 48);
+        drop(log);
+        write();
+        assert_eq!(room.available_permits(), 1_000, "what is written gives its room back");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.contains(r#""karmada.io/lost-audit-events":"48""#), "{text}");
+    }
+
+    #[tokio::test]
+    async fn finding_24_a_line_with_a_place_waits_for_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let (log, write) = with_room(&path, 100, 1_000);
+        let place = log.reserve().await.expect("a place");
+        for number in 0..50 {
+            log.write(&json!({"number": number, "text": "x".repeat(370)}));
+        }
+        let mine = json!({"number": "mine", "text": "x".repeat(370)});
+        let mut waiting = Box::pin(log.write_at(place, &mine));
+        assert!(futures::poll!(&mut waiting).is_pending(), "two others take the room");
+        let lost = log.lost.counted.get();
+        let given_up = log.reserve().await.expect("a place");
+        assert!(futures::poll!(Box::pin(log.write_at(given_up, &mine))).is_pending());
+        assert_eq!(log.lost.counted.get(), lost + 1, "nobody waited for it");
+        let writer = tokio::task::spawn_blocking(write);
+        waiting.await;
+        drop(log);
+        writer.await.unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains(r#""number":"mine""#));
     }
 

@@ -122,8 +122,8 @@ impl Record {
         if info.is_resource {
             event["objectRef"] = object_reference(info);
         }
-        let mut record = Self { audit: audit.clone(), level: rule.level, rule, event, place: None };
-        record.write(Stage::RequestReceived, None);
+        let record = Self { audit: audit.clone(), level: rule.level, rule, event, place: None };
+        record.write(Stage::RequestReceived);
         Some(record)
     }
 
@@ -207,19 +207,19 @@ impl Record {
         let code = response.status().as_u16();
         self.event["responseStatus"] = json!({"metadata": {}, "code": code});
         if long_running {
-            self.write(Stage::ResponseStarted, None);
+            self.write_answered(Stage::ResponseStarted, None).await;
             return response.map(|body| body::holding(body, Ending(self)));
         }
         let failed = code >= 400;
         if self.level < Level::RequestResponse && !failed {
-            self.write(Stage::ResponseComplete, None);
+            self.write_answered(Stage::ResponseComplete, None).await;
             return response;
         }
         let (parts, body) = response.into_parts();
         let bytes = match collect(body).await {
             Ok(bytes) => bytes,
             Err(body) => {
-                self.write(Stage::ResponseComplete, None);
+                self.write_answered(Stage::ResponseComplete, None).await;
                 return Response::from_parts(parts, body);
             }
         };
@@ -236,14 +236,30 @@ impl Record {
         }
         let object = object.filter(|_| self.level >= Level::RequestResponse);
         let object = object.map(|object| self.presentable(object));
-        self.write(Stage::ResponseComplete, object);
+        self.write_answered(Stage::ResponseComplete, object).await;
         Response::from_parts(parts, body::full(bytes))
     }
 
-    fn write(&mut self, stage: Stage, response: Option<Value>) {
+    /// Writes the line of an answer, in the place that was reserved for it.
+    async fn write_answered(&mut self, stage: Stage, response: Option<Value>) {
         let place = self.place.take();
+        let Some(event) = self.event_at(stage, response) else { return };
+        match place {
+            Some(place) => self.audit.log.write_at(place, &event).await,
+            None => self.audit.log.write(&event),
+        }
+    }
+
+    fn write(&self, stage: Stage) {
+        if let Some(event) = self.event_at(stage, None) {
+            self.audit.log.write(&event);
+        }
+    }
+
+    /// Returns the event at a stage, unless the policy leaves it out.
+    fn event_at(&self, stage: Stage, response: Option<Value>) -> Option<Value> {
         if self.rule.omits(stage) {
-            return;
+            return None;
         }
         let mut event = self.event.clone();
         event["stage"] = json!(stage.name());
@@ -251,7 +267,7 @@ impl Record {
         if let Some(response) = response {
             event["responseObject"] = response;
         }
-        self.audit.log.write(&event, place);
+        Some(event)
     }
 }
 
@@ -286,7 +302,7 @@ struct Ending(Record);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.write(Stage::ResponseComplete, None);
+        self.0.write(Stage::ResponseComplete);
     }
 }
 
