@@ -255,8 +255,8 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
 
 fn v2_document(registry: &Registry) -> Vec<u8> {
     let recorded = native::openapi::v2();
-    let others: Vec<&Value> =
-        registry.remotes().iter().filter_map(|remote| remote.openapi.as_deref()).collect();
+    let others = registry.remotes().iter().filter_map(|remote| remote.openapi.as_deref());
+    let others: Vec<Pieces<'_>> = others.filter_map(|text| Pieces::read(text.as_bytes()).ok()).collect();
     if registry.definitions().is_empty() && others.is_empty() {
         return recorded.to_vec();
     }
@@ -274,9 +274,9 @@ fn v2_document(registry: &Registry) -> Vec<u8> {
     }
     // If another server and we define the same type, ours counts: types are shared only if they are Kubernetes' own, and
     // upstream's copies for each server help no client.
-    for other in others {
-        schemas.add_missing_of(&other["definitions"]);
-        paths.add_missing_of(&other["paths"]);
+    for mut other in others {
+        schemas.add_missing(&other.take("definitions"), |_| true);
+        paths.add_missing(&other.take("paths"), |_| true);
     }
     document.put("definitions", &schemas);
     document.put("paths", &paths);

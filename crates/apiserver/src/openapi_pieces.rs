@@ -49,13 +49,6 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// As [`Pieces::add_missing`], for all entries of a parsed object.
-    pub(crate) fn add_missing_of(&mut self, other: &Value) {
-        for (name, value) in other.as_object().into_iter().flatten() {
-            self.0.entry(name.clone()).or_insert_with(|| Cow::Owned(value.to_string()));
-        }
-    }
-
     pub(crate) fn print(&self) -> String {
         let length: usize = self.0.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
         let mut text = String::with_capacity(length + 2);
@@ -85,7 +78,7 @@ mod tests {
         below.set("d", &json!({"new": true}));
         let mut again = Pieces::default();
         again.add_missing(&below, |name| name != "e");
-        again.add_missing_of(&json!({"c": 1, "x": 2}));
+        again.add_missing(&Pieces::read(br#"{"c": 1, "x": 2}"#).unwrap(), |_| true);
         document.put("a\"b", &again);
         assert_eq!(document.print(), r#"{"a\"b":{"c":null,"d":{"new":true},"x":2},"z":[1.0,  2]}"#);
     }

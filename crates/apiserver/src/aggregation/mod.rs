@@ -34,8 +34,8 @@ pub struct Remote {
     pub resources: Option<Arc<Value>>,
     /// Set if these are the resources from the last successful discovery.
     pub fresh: bool,
-    /// The part of its OpenAPI v2 document that concerns this group version: `paths` and `definitions`.
-    pub openapi: Option<Arc<Value>>,
+    /// The part of its OpenAPI v2 document that concerns this group version, as text: `paths` and `definitions`.
+    pub openapi: Option<Arc<str>>,
 }
 
 impl Remote {
@@ -65,6 +65,29 @@ impl Remote {
             fresh: false,
             openapi: None,
         })
+    }
+
+    /// Returns whether this is the same server in the same place, whatever is known about it.
+    pub(crate) fn is_declared_as(&self, other: &Self) -> bool {
+        let declared = |remote: &Self| Self {
+            available: false,
+            resources: None,
+            fresh: false,
+            openapi: None,
+            ..remote.clone()
+        };
+        declared(self) == declared(other)
+    }
+
+    /// Returns this remote with what is known about one of the same name.
+    pub(crate) fn with_what_is_known(self, known: &Self) -> Self {
+        Self {
+            available: known.available,
+            resources: known.resources.clone(),
+            fresh: known.fresh,
+            openapi: known.openapi.clone(),
+            ..self
+        }
     }
 
     /// Returns what the server's discovery says about one of its resources.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use http::{Request, Uri};
+use http::{Request, StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use super::User;
 use super::jwt::{Algorithm, Jwk, PublicKey, Token};
-use crate::outbound::{self, Address, Endpoint, Trust, reply};
+use crate::outbound::reply::Limits;
+use crate::outbound::{self, Address, Endpoint, Trust};
 use crate::server::Server;
 
 /// The minimum time between two requests to the issuer.
@@ -184,13 +185,13 @@ impl Oidc {
             .map_err(|error| error.to_string())?;
         let endpoint = Endpoint { address, trust: self.trust.clone(), as_front_proxy: false };
         let failed = |error: outbound::Error| format!("{url}: {error}");
-        let response = server.outbound.send(server, &endpoint, request).await.map_err(failed)?;
-        let code = response.status();
-        let body = reply::read(response.into_body()).await.map_err(failed)?;
+        let exchange = server.outbound.exchange(server, &endpoint, request, Limits::default());
+        let reply = exchange.await.map_err(failed)?;
+        let code = StatusCode::from_u16(reply.code).unwrap_or_default();
         if !code.is_success() {
             return Err(format!("{url} answers {code}"));
         }
-        serde_json::from_slice(&body).map_err(|error| format!("{url} is no JSON: {error}"))
+        serde_json::from_slice(&reply.body).map_err(|error| format!("{url} is no JSON: {error}"))
     }
 }
 

@@ -26,8 +26,11 @@ pub use webhook::answered;
 
 /// How many objects are sent to a webhook at once: few calls for long lists, but no document of many megabytes.
 const AT_ONCE: usize = 500;
-/// How many conversions are cached; each is as large as its object. When there are more, the cache is emptied.
+/// How many bytes of objects are sent at once: one of the largest, of 3 MiB, or 500 of 8 KiB.
+const BYTES_AT_ONCE: usize = 4 << 20;
+/// How many conversions are cached, and how many bytes of them: 4,096 of 16 KiB. When there are more, the cache is emptied.
 const REMEMBERED: usize = 4096;
+const REMEMBERED_BYTES: usize = 64 << 20;
 
 /// The key of a conversion: definition as served, object at a revision, requested version. A changed definition calls its webhook
 /// anew, even if it changed back: the webhook may be a different one by then.
@@ -35,20 +38,49 @@ type Key = (Arc<str>, u64, Box<str>, u64, String);
 
 /// The results of webhooks.
 #[derive(Debug, Default)]
-pub struct Cache(parking_lot::Mutex<HashMap<Key, Arc<Entry>>>);
+pub struct Cache(parking_lot::Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    entries: HashMap<Key, Arc<Entry>>,
+    /// All that was put in since the cache was empty, also what was replaced.
+    bytes: usize,
+}
 
 impl Cache {
     fn get(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.0.lock().get(key).cloned()
+        self.0.lock().entries.get(key).cloned()
     }
 
     fn put(&self, key: Key, entry: Arc<Entry>) {
         let mut known = self.0.lock();
-        if known.len() >= REMEMBERED {
-            known.clear();
+        known.bytes = known.bytes.saturating_add(entry.value.len());
+        if known.entries.len() >= REMEMBERED || known.bytes > REMEMBERED_BYTES {
+            *known = Known { entries: HashMap::new(), bytes: entry.value.len() };
         }
-        known.insert(key, entry);
+        known.entries.insert(key, entry);
     }
+}
+
+/// Divides objects into portions that are sent at once, in their order.
+fn portions(objects: Vec<usize>, length: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+    let mut portions: Vec<Vec<usize>> = Vec::new();
+    let mut bytes = 0_usize;
+    for object in objects {
+        let length = length(object);
+        let all = bytes.saturating_add(length);
+        match portions.last_mut().filter(|last| last.len() < AT_ONCE && all <= BYTES_AT_ONCE) {
+            Some(last) => {
+                last.push(object);
+                bytes = all;
+            }
+            None => {
+                portions.push(vec![object]);
+                bytes = length;
+            }
+        }
+    }
+    portions
 }
 
 /// Returns an object of one served version in another version of the same kind.
@@ -106,7 +138,8 @@ pub(crate) async fn entries(
             None => missing.push(index),
         }
     }
-    for chunk in missing.chunks(AT_ONCE) {
+    let length = |index: usize| entries.get(index).map_or(0, |entry| entry.value.len());
+    for chunk in portions(missing, length) {
         let objects = chunk.iter().map(|index| stored(kind, custom, &entries[*index]));
         let objects = objects.collect::<Result<_, _>>()?;
         let converted = converter.convert(server, objects, &kind.api_version).await.map_err(failed)?;
@@ -245,4 +278,49 @@ fn rewritten(kind: &Kind, entry: &Entry, object: &Value) -> Entry {
 
 fn failed(why: String) -> Status {
     Status::bare_internal(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_portion_is_bounded_by_objects_and_by_bytes() {
+        let sizes = |lengths: &[usize]| -> Vec<usize> {
+            let portions = portions((0..lengths.len()).collect(), |index| lengths[index]);
+            assert!(portions.concat().into_iter().eq(0..lengths.len()), "each object once, in their order");
+            portions.iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[10; 1_001]), [500, 500, 1]);
+        let large = 3 << 20;
+        assert_eq!(sizes(&[large, 1 << 20, 1, large, large, 5 << 20, 1, 1]), [2, 2, 1, 1, 2]);
+    }
+
+    #[test]
+    fn finding_16_what_webhooks_converted_is_remembered_up_to_a_number_of_bytes() {
+        let cache = Cache::default();
+        let entry = |length: usize| {
+            Arc::new(Entry {
+                name: "n".into(),
+                created: 1,
+                modified: 1,
+                expires_ms: None,
+                head: Head::default(),
+                value: vec![b'x'; length].into(),
+            })
+        };
+        let key = |number: u64| -> Key { ("c".into(), 1, "n".into(), number, "v1".to_owned()) };
+        let held = || cache.0.lock().entries.values().map(|entry| entry.value.len()).sum::<usize>();
+        for number in 0..100 {
+            cache.put(key(number), entry(3 << 20));
+            assert!(held() <= REMEMBERED_BYTES, "{} bytes", held());
+            assert!(cache.get(&key(number)).is_some());
+        }
+        assert!(held() > REMEMBERED_BYTES / 4, "it is of use all the same");
+        for number in 0..10_000 {
+            cache.put(key(number), entry(1));
+        }
+        assert!(cache.0.lock().entries.len() <= REMEMBERED);
+    }
 }

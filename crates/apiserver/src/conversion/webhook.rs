@@ -9,6 +9,7 @@ use apimachinery::object::Object;
 use serde_json::{Map, Value, json};
 
 use crate::admission::webhooks::{Client, post};
+use crate::outbound::reply::Limits;
 use crate::server::Server;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,12 +60,13 @@ impl Converter {
             "apiVersion": format!("apiextensions.k8s.io/{version}"),
             "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": sent},
             "response": {"uid": "", "convertedObjects": null, "result": {"metadata": {}}},
-        });
+        })
+        .to_string();
         let path = format!("{}?timeout={}s", client.path, TIMEOUT.as_secs());
-        let answer = post(server, client, &path, &document, TIMEOUT).await;
-        let answer = answer
-            .and_then(|answer| returned(&answer, version, &uid))
-            .map_err(|why| format!("conversion webhook for {kind} failed: {why}"))?;
+        let limits = Limits::like(&document);
+        let failed = |why| format!("conversion webhook for {kind} failed: {why}");
+        let mut answer = post(server, client, &path, document, limits, TIMEOUT).await.map_err(failed)?;
+        let answer = returned(&mut answer.value, version, &uid).map_err(failed)?;
         if answer.len() != asked.len() {
             return Err(format!(
                 "conversion webhook for {kind} returned {} objects, expected {}",
@@ -91,8 +93,8 @@ pub fn answered(
     object: &Value,
     api_version: &str,
 ) -> Result<Value, String> {
-    let answer = crate::outbound::reply::document(code, body).map_err(|error| error.0)?;
-    let mut objects = returned(&answer, "v1", uid)?;
+    let mut answer = crate::outbound::reply::document(code, body).map_err(|error| error.0)?;
+    let mut objects = returned(&mut answer, "v1", uid)?;
     match (objects.pop(), objects.is_empty()) {
         (Some(converted), true) => checked(&described(object), object, converted, api_version),
         _ => Err("not as many objects come back as were sent".to_owned()),
@@ -112,8 +114,8 @@ fn without_revision(object: &Value) -> Value {
     object
 }
 
-/// Reads the objects from an answer.
-fn returned(answer: &Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
+/// Takes the objects out of an answer.
+fn returned(answer: &mut Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let response = answer.get("response").filter(|response| response.is_object());
     if version == "v1" {
         let wanted = "apiextensions.k8s.io/v1, Kind=ConversionReview";
@@ -137,7 +139,11 @@ fn returned(answer: &Value, version: &str, uid: &str) -> Result<Vec<Value>, Stri
             message => message.to_owned(),
         });
     }
-    Ok(response["convertedObjects"].as_array().cloned().unwrap_or_default())
+    let objects = answer.pointer_mut("/response/convertedObjects").map(Value::take);
+    Ok(match objects {
+        Some(Value::Array(objects)) => objects,
+        _ => Vec::new(),
+    })
 }
 
 /// Returns a converted object with the metadata that it must keep.
@@ -272,17 +278,17 @@ mod tests {
                 "response": {"uid": uid, "result": result, "convertedObjects": []}})
         };
         let success = json!({"status": "Success"});
-        assert_eq!(returned(&answer("1", success.clone()), "v1", "1"), Ok(Vec::new()));
+        assert_eq!(returned(&mut answer("1", success.clone()), "v1", "1"), Ok(Vec::new()));
         assert_eq!(
-            returned(&answer("2", success), "v1", "1").unwrap_err(),
+            returned(&mut answer("2", success), "v1", "1").unwrap_err(),
             "expected response.uid=\"1\", got \"2\""
         );
         assert_eq!(
-            returned(&answer("1", json!({"status": "Failure"})), "v1", "1").unwrap_err(),
+            returned(&mut answer("1", json!({"status": "Failure"})), "v1", "1").unwrap_err(),
             "response.result.status was 'Failure', not 'Success'"
         );
         assert_eq!(
-            returned(&json!({"apiVersion": "v1", "kind": "Pod"}), "v1", "1").unwrap_err(),
+            returned(&mut json!({"apiVersion": "v1", "kind": "Pod"}), "v1", "1").unwrap_err(),
             "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got v1, Kind=Pod"
         );
     }

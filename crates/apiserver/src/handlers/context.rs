@@ -20,6 +20,7 @@ use crate::http::negotiate::{self, Accepted, Offer};
 use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
 use crate::local::Terms;
+use crate::outbound::reply::Taken;
 use crate::serve::{Onward, Peer};
 
 /// The warnings of an answer are cut at 4096 characters in total; further ones are dropped.
@@ -38,6 +39,8 @@ pub struct Context {
     annotations: Mutex<BTreeMap<String, String>>,
     /// The same, for logs that keep the content of requests.
     request_annotations: Mutex<BTreeMap<String, String>>,
+    /// Room for what webhooks sent and this request goes on with.
+    kept: Mutex<Vec<Taken>>,
     /// When the request times out, for the client or for the server.
     deadline: Option<Instant>,
     /// The client's connection, if it wants to switch protocols.
@@ -62,6 +65,7 @@ impl Context {
             warnings: Mutex::default(),
             annotations: Mutex::default(),
             request_annotations: Mutex::default(),
+            kept: Mutex::default(),
             deadline: None,
             upgrade: Mutex::default(),
             terms: Terms::default(),
@@ -155,6 +159,11 @@ impl Context {
         if warnings.len() < MOST_WARNINGS && !text.is_empty() && !warnings.contains(&text) {
             warnings.push(text);
         }
+    }
+
+    /// Keeps room until this request is done.
+    pub fn keep(&self, room: Option<Taken>) {
+        self.kept.lock().extend(room);
     }
 
     /// Adds an annotation for the audit log; the first value of a key counts.

@@ -41,6 +41,8 @@ pub struct Error(pub String);
 /// The connections to other servers.
 #[derive(Default)]
 pub struct Outbound {
+    /// What the answers of all endpoints may take together.
+    room: reply::Room,
     pools: parking_lot::Mutex<std::collections::HashMap<Endpoint, Arc<pool::Pool>>>,
     front_proxy: arc_swap::ArcSwapOption<crate::auth::pki::Pair>,
 }
@@ -65,6 +67,30 @@ impl Outbound {
     pub fn set_front_proxy(&self, pair: crate::auth::pki::Pair) {
         self.front_proxy.store(Some(Arc::new(pair)));
         self.pools.lock().retain(|endpoint, _| !endpoint.as_front_proxy);
+    }
+
+    /// Sends a request to an endpoint and returns the whole answer.
+    ///
+    /// # Errors
+    /// If there is none, or one beyond its limits.
+    pub async fn exchange(
+        &self,
+        server: &Server,
+        endpoint: &Endpoint,
+        request: Request<SentBody>,
+        limits: reply::Limits,
+    ) -> Result<reply::Reply, Error> {
+        let pool = self.pool(endpoint)?;
+        let response = pool.send(|| endpoint.address.resolve(server), request).await?;
+        pool.rooms.read(response.status().as_u16(), response.into_body(), limits).await
+    }
+
+    /// Takes room for a document within an answer of an endpoint, see [`reply::Rooms::keep`].
+    ///
+    /// # Errors
+    /// If there is no room, or no way to the endpoint any more.
+    pub fn keep(&self, endpoint: &Endpoint, text: &[u8]) -> Result<Option<reply::Taken>, Error> {
+        self.pool(endpoint)?.rooms.keep(text)
     }
 
     /// Sends a request to an endpoint and returns the head of the answer; the body is still unread.
@@ -93,7 +119,8 @@ impl Outbound {
             matches!(endpoint.address, Address::Host { .. }),
         )
         .map_err(|error| Error(error.to_string()))?;
-        let pool = Arc::new(pool::Pool::new(tls, &endpoint.address)?);
+        let rooms = reply::Rooms::new(self.room.clone());
+        let pool = Arc::new(pool::Pool::new(tls, &endpoint.address, rooms)?);
         pools.insert(endpoint.clone(), pool.clone());
         Ok(pool)
     }

@@ -14,6 +14,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::reply::Rooms;
 use super::{Address, Error, SentBody};
 
 /// The number of idle connections for each endpoint, as in client-go.
@@ -34,6 +35,8 @@ pub(super) struct Pool {
     idle: Arc<Mutex<Vec<http1::SendRequest<SentBody>>>>,
     /// The connection for all requests, if the other side speaks HTTP/2. Its lock is held just as briefly.
     shared: Mutex<Option<http2::SendRequest<SentBody>>>,
+    /// What its answers may take.
+    pub(super) rooms: Rooms,
 }
 
 /// A connection to send on.
@@ -62,7 +65,7 @@ impl Sender {
 }
 
 impl Pool {
-    pub(super) fn new(tls: Arc<ClientConfig>, address: &Address) -> Result<Self, Error> {
+    pub(super) fn new(tls: Arc<ClientConfig>, address: &Address, rooms: Rooms) -> Result<Self, Error> {
         let name = address.server_name();
         let name = ServerName::try_from(name.clone())
             .map_err(|_| Error(format!("tls: invalid server name {name:?}")))?;
@@ -72,6 +75,7 @@ impl Pool {
             authority: address.authority().parse().ok(),
             idle: Arc::default(),
             shared: Mutex::default(),
+            rooms,
         })
     }
 

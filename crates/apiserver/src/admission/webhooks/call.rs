@@ -11,7 +11,8 @@ use super::Occasion;
 use super::configuration::Hook;
 use super::matching::Seen;
 use super::review::{self, Response};
-use crate::outbound::{self, reply};
+use crate::outbound;
+use crate::outbound::reply::{Document, Limits};
 
 /// Why a webhook did not allow a write.
 #[derive(Debug)]
@@ -56,22 +57,39 @@ pub(super) async fn call(
     let client =
         hook.client.as_ref().map_err(|why| Failure::Call(format!("could not get REST client: {why}")))?;
     let uid = uuid::Uuid::new_v4().to_string();
-    let document = review::document(occasion, seen, &uid, version);
+    let document = review::document(occasion, seen, &uid, version).to_string();
     let timeout = timeout(hook.timeout_seconds, occasion.context.time_left());
     let path = format!("{}?timeout={}s", client.path, whole_seconds(timeout));
-    let posted = post(occasion.server, client, &path, &document, timeout).await;
+    let posted = post(occasion.server, client, &path, document, Limits::default(), timeout).await;
     let answer = posted
-        .and_then(|answer| review::check_kind(&answer).map(|()| answer))
+        .and_then(|answer| review::check_kind(&answer.value).map(|()| answer))
         .map_err(|why| Failure::Call(format!("failed to call webhook: {why}")))?;
-    let response = review::read(&answer, version, &uid, mutating)
-        .map_err(|why| Failure::Call(format!("received invalid webhook response: {why}")))?;
-    for (key, value) in &response.annotations {
+    let invalid = |why| Failure::Call(format!("received invalid webhook response: {why}"));
+    let response = review::read(&answer.value, version, &uid, mutating).map_err(invalid)?;
+    let patch = response.patch.as_deref().unwrap_or_default();
+    let kept = occasion.server.outbound.keep(&client.endpoint, patch).map_err(|error| invalid(error.0))?;
+    occasion.context.keep(kept);
+    for (key, value) in notes(&response.annotations, |(key, value)| [key, value]) {
         occasion.context.annotate(&format!("{}/{key}", hook.name), value.clone());
     }
-    for warning in &response.warnings {
+    for warning in notes(&response.warnings, |warning| [warning, ""]) {
         occasion.context.warn(warning.clone());
     }
     if response.allowed { Ok(response) } else { Err(Failure::Status(denied(&hook.name, &response.result))) }
+}
+
+/// How many bytes of annotations, or of warnings, are taken from one answer. All warnings of a request have 4 KiB at most, and
+/// annotations are short.
+const NOTES: usize = 64 << 10;
+
+/// Returns the notes of an answer up to a limit: they stay in memory until the request is done.
+fn notes<T>(all: &[T], texts: impl Fn(&T) -> [&str; 2]) -> impl Iterator<Item = &T> {
+    let mut left = NOTES;
+    all.iter().take_while(move |note| {
+        let length: usize = texts(note).iter().map(|text| text.len()).sum();
+        left = left.saturating_sub(length);
+        left > 0
+    })
 }
 
 /// Returns the timeout of a webhook: as configured, but not longer than the request that waits for it.
@@ -85,34 +103,30 @@ fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Posts a document and returns the response. Errors are in client-go's words.
+/// Posts a document and returns the one that comes back. Errors are in client-go's words.
 pub(crate) async fn post(
     server: &crate::server::Server,
     client: &super::configuration::Client,
     path: &str,
-    document: &Value,
+    document: String,
+    limits: Limits,
     timeout: Duration,
-) -> Result<Value, String> {
+) -> Result<Document, String> {
     let request = Request::post(path)
         .header(HOST, client.endpoint.address.authority())
         .header(CONTENT_TYPE, "application/json")
         .header(ACCEPT, "application/json, */*")
         .header(USER_AGENT, "kube-apiserver-admission")
-        .body(outbound::full(document.to_string()))
+        .body(outbound::full(document))
         .map_err(|error| error.to_string())?;
-    let exchange = async {
-        let response = server.outbound.send(server, &client.endpoint, request).await?;
-        let code = response.status().as_u16();
-        let body = reply::read(response.into_body()).await?;
-        Ok::<_, outbound::Error>((code, body))
-    };
+    let exchange = server.outbound.exchange(server, &client.endpoint, request, limits);
     let while_posting = |why: &str| format!("Post {:?}: {why}", format!("{}{path}", client.origin));
-    let (code, body) = match tokio::time::timeout(timeout, exchange).await {
-        Ok(Ok(answer)) => answer,
+    let reply = match tokio::time::timeout(timeout, exchange).await {
+        Ok(Ok(reply)) => reply,
         Ok(Err(error)) => return Err(while_posting(&error.0)),
         Err(_) => return Err(while_posting("context deadline exceeded")),
     };
-    reply::document(code, &body).map_err(|error| error.0)
+    reply.document().map_err(|error| error.0)
 }
 
 /// The refusal of a webhook, as the client gets it.
