@@ -223,6 +223,11 @@ impl ClusterStatus {
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.type_ == type_)
     }
+
+    /// Returns whether the cluster is known to be ready.
+    pub fn is_ready(&self) -> bool {
+        self.condition(conditions::cluster::READY).is_some_and(|ready| ready.status == "True")
+    }
 }
 
 /// The largest number that a quantity of nodes can have; the upper bound of the last class.
@@ -297,6 +302,24 @@ mod tests {
         }]))
         .unwrap();
         assert_eq!(status.api_enablement("apps/v1", "DaemonSet"), APIEnablementStatus::Disabled);
+    }
+
+    #[test]
+    fn a_cluster_is_ready_only_if_it_says_so() {
+        let ready = |kind: &str, status: &str| {
+            let conditions = json!([{
+                "type": kind, "status": status, "reason": "r", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z",
+            }]);
+            ClusterStatus {
+                conditions: serde_json::from_value(conditions).unwrap(),
+                ..ClusterStatus::default()
+            }
+            .is_ready()
+        };
+        assert!(ready("Ready", "True"));
+        assert!(!ready("Ready", "False") && !ready("Ready", "Unknown"));
+        assert!(!ready("CompleteAPIEnablements", "True"));
+        assert!(!ClusterStatus::default().is_ready());
     }
 
     #[test]

@@ -20,19 +20,35 @@ pub(crate) mod taint_manager;
 pub(crate) mod taint_policy;
 mod throttle;
 
-use api::work::GracefulEvictionTask;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use api::work::{ClusterResourceBinding, GracefulEvictionTask, ResourceBinding};
 use propagation::Binding;
 use propagation::eviction;
 use runtime::events::about;
-use runtime::{Error, Events, Guard, Key};
+use runtime::{Error, Events, Guard, Key, Reconcile};
 
 use crate::plane::StoredBinding;
-use crate::plane::both::Bindings;
+use crate::plane::both::{self, Bindings};
+use crate::table::Start;
 
 pub(crate) use halt::Halt;
 
 pub use descheduler::Settings as Descheduler;
 pub use settings::Settings;
+
+/// Returns what starts a controller of both kinds of bindings that stands still while too many clusters are lost.
+fn start<N, C>(namespaced: Arc<N>, cluster: Arc<C>, workers: usize) -> Start
+where
+    N: Reconcile<Key = Key> + Deref<Target = Bindings<ResourceBinding>>,
+    C: Reconcile<Key = Key> + Deref<Target = Bindings<ClusterResourceBinding>>,
+{
+    Box::new(move || {
+        namespaced.plane.halt().review();
+        both::run(&namespaced, &cluster, workers);
+    })
+}
 
 /// The reason of the event about the start of an eviction. Upstream reports only the end.
 const EVICTING: &str = "EvictingWorkloadFromCluster";

@@ -7,6 +7,7 @@ use api::labels::RESOURCE_BINDING_PERMANENT_ID;
 use api::work::{ResourceBinding, Work};
 use apimachinery::patch::merge;
 use jiff::Timestamp;
+use runtime::Error;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -22,8 +23,20 @@ pub(crate) fn merged(mut base: Value, otherwise: Value) -> Value {
     base
 }
 
+/// An answer of the server that refuses a write with this code, for the reason "why".
+#[track_caller]
+pub(crate) fn refused(code: u16) -> Error {
+    let status = json!({ "status": "Failure", "message": "why", "reason": "r", "code": code });
+    Error::Api(kube::Error::Api(Box::new(read(status))))
+}
+
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a time")
+}
+
+/// Half a second later than [`at`].
+pub(crate) fn half_past(second: i64) -> Timestamp {
+    Timestamp::from_millisecond(second * 1000 + 500).expect("a time")
 }
 
 /// A binding of ConfigMap `default/web` with a permanent id.

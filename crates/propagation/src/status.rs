@@ -145,7 +145,7 @@ pub fn condition(kind: &str, status: &str, reason: &str, message: &str, now: Tim
 }
 
 /// Kubernetes times have whole seconds; more would be cut on the way through the API and look like a change.
-fn whole_seconds(now: Timestamp) -> Timestamp {
+pub fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
@@ -253,4 +253,18 @@ pub fn update_work(work: &mut Work, report: ManifestStatus) -> bool {
     let changed = work.status.manifest_statuses != reports;
     work.status.manifest_statuses = reports;
     changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_written_has_whole_seconds() {
+        let whole = |millis: i64| {
+            let time = Timestamp::from_millisecond(millis).expect("a time");
+            whole_seconds(time).as_millisecond()
+        };
+        assert_eq!([whole(7_000), whole(7_999), whole(8_000)], [7_000, 7_000, 8_000]);
+    }
 }

@@ -14,6 +14,8 @@ use api::policy::Placement;
 use jiff::{SignedDuration, Timestamp};
 use placement::affinity::is_wanted;
 
+use crate::status::whole_seconds;
+
 /// What to do with a copy that the binding does not ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -62,10 +64,9 @@ pub fn judge(leftover: &Leftover<'_>) -> Verdict {
 
 /// Returns whether workloads have a reason of their own to leave the cluster.
 fn is_failing(cluster: &Cluster) -> bool {
-    let ready = cluster.status.condition("Ready").is_some_and(|condition| condition.status == "True");
     let drives_away = |effect: &str| effect == api::constants::EFFECT_NO_EXECUTE;
     cluster.metadata.deletion_timestamp.is_some()
-        || !ready
+        || !cluster.status.is_ready()
         || cluster.spec.taints.iter().any(|taint| drives_away(&taint.effect))
 }
 
@@ -183,7 +184,7 @@ pub fn held_note(id: &str, now: Timestamp, policy: &str, at_stake: &AtStake) -> 
     if clusters.len() > SHOWN {
         names.push("…");
     }
-    let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let since = whole_seconds(now);
     format!(
         "{id} {since}: {copies} copies of {templates} templates would be removed from {} clusters ({}) at once with \
          others, and are held; to remove them: kubectl annotate --overwrite {policy} {ALLOW_REMOVALS}={id}",

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
 
 use super::ResourceHealth;
+use crate::conditions::work::APPLIED;
 use crate::wire::{kind, record};
 
 kind! {
@@ -49,6 +50,13 @@ record! {
     }
 }
 
+impl WorkStatus {
+    /// Returns whether the manifests were applied to the cluster.
+    pub fn is_applied(&self) -> bool {
+        self.conditions.iter().any(|known| known.type_ == APPLIED && known.status == "True")
+    }
+}
+
 record! {
     /// The state of one manifest in the member cluster.
     pub struct ManifestStatus {
@@ -79,5 +87,27 @@ record! {
         "namespace" optional namespace: String;
         /// The name of the object.
         "name" required name: String;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_work_is_applied_only_if_it_says_so() {
+        let applied = |kind: &str, status: &str| {
+            let conditions = json!([{
+                "type": kind, "status": status, "reason": "r", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z",
+            }]);
+            WorkStatus { conditions: serde_json::from_value(conditions).unwrap(), ..WorkStatus::default() }
+                .is_applied()
+        };
+        assert!(applied("Applied", "True"));
+        assert!(!applied("Applied", "False") && !applied("Applied", "Unknown"));
+        assert!(!applied("Dispatching", "True"));
+        assert!(!WorkStatus::default().is_applied());
     }
 }

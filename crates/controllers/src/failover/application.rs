@@ -29,8 +29,8 @@ use propagation::eviction::{self, purge_mode};
 use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
-use super::evict;
-use crate::plane::both::{self, Bindings};
+use super::{evict, start};
+use crate::plane::both::Bindings;
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -55,11 +55,7 @@ impl<B> Deref for Controller<B> {
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    let halt = plane.halt().clone();
-    Box::new(move || {
-        halt.review();
-        both::run(&namespaced, &cluster, WORKERS);
-    })
+    start(namespaced, cluster, WORKERS)
 }
 
 impl<B: StoredBinding> Controller<B> {
@@ -257,6 +253,7 @@ impl<B: StoredBinding> Controller<B> {
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
     use serde_json::{Value, json};
 
     use super::*;
@@ -313,6 +310,7 @@ mod tests {
         let alone = json!({ "spec": { "propagateDeps": false } });
         let with = |otherwise: Value| lasting(view(&[("m1", "Unhealthy")], none(), otherwise), "m1", 30);
         let at_once = json!({ "decisionConditions": { "tolerationSeconds": 0 } });
+        let below_zero = json!({ "decisionConditions": { "tolerationSeconds": -1 } });
         let unsaid = json!({ "decisionConditions": { "tolerationSeconds": null } });
         let dull = View { has_health: false, ..lasting(ill(), "m1", 30) };
         let cases = [
@@ -335,6 +333,13 @@ mod tests {
                 secs(10),
             ),
             ("at once", view(&[("m1", "Unhealthy")], at_once, none()), vec!["m1"], vec![], None),
+            (
+                "a time below zero is none",
+                view(&[("m1", "Unhealthy")], below_zero, none()),
+                vec!["m1"],
+                vec![],
+                None,
+            ),
             (
                 "five minutes by default",
                 view(&[("m1", "Unhealthy")], unsaid, none()),
@@ -397,6 +402,15 @@ mod tests {
     }
 
     #[test]
+    fn an_eviction_names_its_reason_and_its_producer() {
+        let ill = lasting(view(&[("m1", "Unhealthy")], none(), none()), "m1", 30);
+        let task = decide(&ill).evict.remove(0);
+        assert_eq!(task.reason, EVICTION_APPLICATION_FAILURE);
+        assert_eq!(task.message, "it has been unhealthy there for longer than 30s");
+        assert_eq!(task.producer, EVICTION_PRODUCER_BINDING_FAILOVER);
+    }
+
+    #[test]
     fn an_outage_holds_evictions() {
         let seen = |seconds: u64| {
             let ill = view(&[("m1", "Unhealthy"), ("m2", "Unhealthy")], none(), none());
@@ -453,6 +467,33 @@ mod tests {
         assert_eq!(world.writes().len(), 1, "now it is");
     }
 
+    #[tokio::test]
+    async fn the_time_that_has_passed_counts_until_the_eviction_is_written() {
+        let world = World::new().await;
+        let controller = Controller::<ResourceBinding>::new(&world.plane);
+        let application =
+            json!({ "purgeMode": "Directly", "decisionConditions": { "tolerationSeconds": 3600 } });
+        let ill = json!({
+            "spec": {
+                "resource": { "apiVersion": "apps/v1", "kind": "Deployment" }, "propagateDeps": true,
+                "clusters": [{ "name": "m1" }], "failover": { "application": application },
+            },
+            "status": { "aggregatedStatus": [{ "clusterName": "m1", "health": "Unhealthy" }] },
+        });
+        let binding = world.binding(ill).await;
+        let key = Key::of(binding.as_ref());
+        assert!(matches!(world.once(controller.as_ref(), &key).await, Outcome::After(_)));
+        for since in controller.since.lock().values_mut().flat_map(BTreeMap::values_mut) {
+            *since = since.checked_sub(Duration::from_secs(3600)).expect("a time");
+        }
+        world.refuse(Method::PATCH, "/resourcebindings/web-configmap", 500, "InternalError");
+        world.once(controller.as_ref(), &key).await;
+        assert_eq!(world.writes().len(), 1, "it is refused");
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(world.writes().len(), 1, "the next look evicts at once");
+        assert!(controller.since.lock().is_empty(), "nothing is counted any more");
+    }
+
     #[test]
     fn which_changes_count() {
         let key = Key::new("default", "web");
@@ -504,6 +545,9 @@ mod tests {
         assert_eq!(task.clusters_before_failover, ["m1", "m2"]);
         let closed = decide(&View { preserve: false, ..ill("{.replicas}") }).evict.remove(0);
         assert!(closed.preserved_label_state.is_empty() && closed.clusters_before_failover.is_empty());
+        let without_rules = json!({ "statePreservation": { "rules": [] } });
+        let nothing = lasting(view(&[("m1", "Unhealthy")], without_rules, none()), "m1", 30);
+        assert_eq!(decide(&nothing).evict.remove(0).clusters_before_failover, [""; 0], "no state is kept");
         let missing = decide(&ill("{.gone}"));
         assert!(missing.evict.is_empty() && missing.refused.is_some(), "{missing:?}");
         assert_eq!(missing.watch, ["m1"], "what it has waited for still counts");

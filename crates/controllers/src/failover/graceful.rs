@@ -26,12 +26,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 use propagation::Binding;
+use propagation::status::whole_seconds;
 use runtime::{Error, Guard, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
 use super::halt::Standing;
-use super::tell_end;
-use crate::plane::both::{self, Bindings};
+use super::{start, tell_end};
+use crate::plane::both::Bindings;
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -121,11 +122,7 @@ impl<B> Deref for Controller<B> {
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    let halt = plane.halt().clone();
-    Box::new(move || {
-        halt.review();
-        both::run(&namespaced, &cluster, WORKERS);
-    })
+    start(namespaced, cluster, WORKERS)
 }
 
 impl<B: StoredBinding> Controller<B> {
@@ -191,8 +188,8 @@ fn decide<B: Binding>(view: &View<B>, now: Timestamp) -> Plan {
     for (task, age) in before.iter().zip(&view.ages) {
         match judge(view, task, *age) {
             Next::Stamp => {
-                let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
-                after.push(GracefulEvictionTask { creation_timestamp: Some(Time(second)), ..task.clone() });
+                let second = Time(whole_seconds(now));
+                after.push(GracefulEvictionTask { creation_timestamp: Some(second), ..task.clone() });
             }
             Next::Keep(left) => {
                 after.push(task.clone());
@@ -315,7 +312,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{self, at, deleting, merged};
+    use crate::fixtures::{self, at, deleting, half_past, merged};
 
     const CREATED: &str = "1970-01-01T00:16:40Z";
     const START: i64 = 1000;
@@ -494,9 +491,9 @@ mod tests {
     #[test]
     fn a_new_task_begins_to_count_even_if_the_replacement_is_healthy() {
         let fresh = task(json!({ "creationTimestamp": null }));
-        let plan = decide(&view(fresh, m2("Healthy", Some(4)), none()), at(START));
+        let plan = decide(&view(fresh, m2("Healthy", Some(4)), none()), half_past(START));
         let tasks = plan.tasks.expect("a change");
-        assert_eq!(tasks[0].creation_timestamp, Some(Time(at(START))));
+        assert_eq!(tasks[0].creation_timestamp, Some(Time(at(START))), "in whole seconds");
         assert_eq!((plan.ended.len(), plan.again), (0, None), "our own write brings us back");
     }
 

@@ -18,6 +18,7 @@ use api::work::{ClusterResourceBinding, ResourceBinding};
 use apimachinery::names;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use propagation::status::whole_seconds;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use crate::plane::{Plane, StoredBinding};
@@ -143,7 +144,7 @@ fn decide(view: &View, now: Timestamp) -> Plan {
         finish_time: old.finish_time.clone(),
     };
     if status != *old || status.finish_time.is_none() {
-        status.finish_time = Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
+        status.finish_time = Some(Time(whole_seconds(now)));
     }
     let ends = spec.ttl_seconds_after_finished.zip(status.finish_time.as_ref()).map(|(ttl, finished)| {
         let left = SignedDuration::from_secs(ttl.into()).saturating_sub(now.duration_since(finished.0));
@@ -272,7 +273,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{at, merged, read};
+    use crate::fixtures::{at, half_past, merged, read};
 
     fn reference(kind: &str, namespace: &str, name: &str) -> Value {
         json!({ "apiVersion": "apps/v1", "kind": kind, "namespace": namespace, "name": name })
@@ -385,6 +386,25 @@ mod tests {
         let status = without(plan.status.clone(), &[key(web)].into(), &before);
         let pending: Vec<bool> = status.observed_workloads.iter().map(|one| one.result.is_none()).collect();
         assert_eq!((pending, status.finish_time), (vec![false, false, true], None));
+        let ended = WorkloadRebalancerStatus { finish_time: Some(Time(at(150))), ..before };
+        let status = without(plan.status.clone(), &[key(web)].into(), &ended);
+        assert_eq!(status.finish_time, Some(Time(at(150))), "that of what was done before");
+    }
+
+    #[test]
+    fn a_request_whose_results_are_known_gets_the_time_of_its_end() {
+        let mut done = decide(&view(json!({}), None), at(200)).status;
+        done.finish_time = None;
+        let status = json!({ "status": serde_json::to_value(&done).expect("a status") });
+        let plan = decide(&view(status, None), half_past(300));
+        assert_eq!(plan.status.finish_time, Some(Time(at(300))), "in whole seconds");
+    }
+
+    #[test]
+    fn a_workload_that_is_named_twice_is_asked_once() {
+        let web = || reference("Deployment", "default", "web");
+        let plan = decide(&view(json!({ "spec": { "workloads": [web(), web()] } }), None), at(200));
+        assert_eq!((triggered(&plan), results(&plan)), (vec!["web"], vec!["web Successful".to_owned()]));
     }
 
     #[test]

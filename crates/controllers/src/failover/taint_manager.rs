@@ -25,11 +25,11 @@ use propagation::eviction::{self, Stay, applied_placement, drives_out, stay};
 use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
-use super::evict;
 use super::halt::Halt;
 use super::metrics::{METRICS, Waiting};
 use super::throttle::Throttle;
-use crate::plane::both::{self, Bindings};
+use super::{evict, start};
+use crate::plane::both::Bindings;
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -77,10 +77,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
-    Box::new(move || {
-        manager.halt.review();
-        both::run(&namespaced, &cluster, WORKERS);
-    })
+    start(namespaced, cluster, WORKERS)
 }
 
 impl Manager {

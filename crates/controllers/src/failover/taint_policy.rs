@@ -14,6 +14,7 @@ use api::policy::{ClusterTaintPolicy, MatchCondition, MatchConditionOperator};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use propagation::status::whole_seconds;
 use runtime::{Change, Error, Guard, Outcome, Queue, Reconcile, controller};
 use scheduler::affinity::cluster_matches;
 
@@ -93,7 +94,6 @@ fn decide(view: &View, now: Timestamp) -> Plan {
         let created = policy.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (created, policy.metadata.name.clone())
     });
-    let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut taints = cluster.spec.taints.clone();
     for policy in policies {
         let same = |taint: &Taint, wanted: &api::policy::Taint| {
@@ -106,7 +106,7 @@ fn decide(view: &View, now: Timestamp) -> Plan {
                         key: wanted.key.clone(),
                         effect: wanted.effect.clone(),
                         value: (!wanted.value.is_empty()).then(|| wanted.value.clone()),
-                        time_added: Some(Time(second)),
+                        time_added: Some(Time(whole_seconds(now))),
                     });
                 }
             }

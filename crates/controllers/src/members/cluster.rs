@@ -29,6 +29,7 @@ use k8s_openapi::api::core::v1::{Namespace, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::ListParams;
+use propagation::status::whole_seconds;
 use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 use scheduler::trigger::{is_backed, is_suspended};
 
@@ -403,7 +404,7 @@ fn taints(cluster: &Cluster, now: Timestamp) -> Option<Vec<Taint>> {
             key: key.to_owned(),
             effect: EFFECT_NO_SCHEDULE.to_owned(),
             value: None,
-            time_added: Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+            time_added: Some(Time(whole_seconds(now))),
         });
     }
     (taints != cluster.spec.taints).then_some(taints)
@@ -429,7 +430,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{at, cluster, deleting, merged, work};
+    use crate::fixtures::{at, cluster, deleting, half_past, merged, work};
 
     fn tainted(ready: &str, taints: &[&str]) -> Cluster {
         let taints: Vec<Value> =
@@ -520,11 +521,12 @@ mod tests {
         for (name, view, expected) in cases {
             assert_eq!(decide(&view, at(0)), expected, "{name}");
         }
-        let unwell = decide(&view("False", held(), Space::Present, false), at(7));
+        let unwell = decide(&view("False", held(), Space::Present, false), half_past(7));
         let taints = unwell.mark.and_then(|mark| mark.taints).expect("a taint");
         assert_eq!(
             (taints[0].key.as_str(), taints[0].time_added.as_ref().unwrap().0),
-            (TAINT_NOT_READY, at(7))
+            (TAINT_NOT_READY, at(7)),
+            "in whole seconds"
         );
     }
 
@@ -558,6 +560,10 @@ mod tests {
             let bound = Bound { left: vec![ResourceBinding::default()], ..view.bound };
             View { bound, ..view }
         };
+        let left_in_cluster = |view: View| {
+            let bound = Bound { left_in_cluster: vec![ClusterResourceBinding::default()], ..view.bound };
+            View { bound, ..view }
+        };
         let cases = [
             (
                 "its namespace goes first",
@@ -582,6 +588,11 @@ mod tests {
             (
                 "a binding without a policy names it",
                 left(view("True", leaving(json!({})), Space::Missing, false)),
+                Plan { forget: true, let_go: true, ..Plan::default() },
+            ),
+            (
+                "a binding of a cluster-scoped object without a policy names it",
+                left_in_cluster(view("True", leaving(json!({})), Space::Missing, false)),
                 Plan { forget: true, let_go: true, ..Plan::default() },
             ),
             (

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use api::cluster::ClusterStatus;
-use api::conditions::cluster::READY;
 use apimachinery::quantity::Quantity;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -104,8 +103,7 @@ impl Metrics {
     pub(super) fn looked(&self, name: &str, started: Instant, status: &ClusterStatus) {
         let labels = [(CLUSTER, name.to_owned())];
         self.looks.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
-        let ready = status.condition(READY).is_some_and(|condition| condition.status == "True");
-        self.ready.get_or_create(&labels).set(f64::from(u8::from(ready)));
+        self.ready.get_or_create(&labels).set(f64::from(u8::from(status.is_ready())));
         if let Some(nodes) = &status.node_summary {
             self.nodes.get_or_create(&labels).set(f64::from(nodes.total_num));
             self.ready_nodes.get_or_create(&labels).set(f64::from(nodes.ready_num));

@@ -249,6 +249,7 @@ mod tests {
             (verdict.status.as_str(), verdict.reason.as_str()),
             ("Unknown", "ClusterStatusNeverUpdated")
         );
+        assert_eq!(verdict.message, "Cluster status controller never posted cluster status.");
     }
 
     #[test]
@@ -259,7 +260,8 @@ mod tests {
         assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(30), GRACE), None);
         assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(70), GRACE), None);
         let verdict = signs.step(&ready, Some(at(30)), clocks.at(71), GRACE).unwrap();
-        assert_eq!(verdict.reason, "ClusterStatusUnknown");
+        assert_eq!((verdict.status.as_str(), verdict.reason.as_str()), ("Unknown", "ClusterStatusUnknown"));
+        assert_eq!(verdict.message, "Cluster status controller stopped posting cluster status.");
         let unknown = cluster(Some("Unknown"));
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(72), GRACE), None);
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(172), GRACE), None);

@@ -14,7 +14,6 @@ mod on_server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use api::work::{ManifestStatus, ResourceHealth, Work, WorkStatus};
 use api::{events, names};
@@ -39,7 +38,8 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             let Some(new) = change.new.as_deref() else { return };
             // The execution controller has reported its status when it applied it.
             let reported = change.ours && shared.enabled.execution;
-            if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
+            let applied = |work: &Work| work.status.is_applied();
+            if !reported && applied(new) && !change.old.as_deref().is_some_and(applied) {
                 shared.reports.push(change.key.clone());
             }
         }
@@ -68,13 +68,6 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             );
         }
     })
-}
-
-fn is_applied(work: &Work) -> bool {
-    work.status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == conditions::APPLIED && condition.status == "True")
 }
 
 /// What is known of a Work and the state of its objects.
@@ -378,22 +371,5 @@ mod tests {
         for (now, expected) in cases {
             assert_eq!(merged(&work, now), expected);
         }
-    }
-
-    #[test]
-    fn a_work_counts_as_applied_only_if_it_says_so() {
-        let applied = |status: &str| {
-            work(
-                "m1",
-                json!({ "status": { "conditions": [{
-            "type": "Applied", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] } }),
-            )
-        };
-        assert!(
-            is_applied(&applied("True"))
-                && !is_applied(&applied("False"))
-                && !is_applied(&work("m1", json!({})))
-        );
     }
 }

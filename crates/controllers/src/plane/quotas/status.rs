@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use admission::usage;
-use api::conditions::work::APPLIED;
 use api::events::{AGGREGATE_STATUS_FAILED, AGGREGATE_STATUS_SUCCEED};
 use api::features::FEDERATED_QUOTA_ENFORCEMENT;
 use api::policy::{ClusterQuotaStatus, FederatedResourceQuota, FederatedResourceQuotaStatus, ResourceList};
@@ -119,7 +118,7 @@ struct Reported {
 
 fn decide(view: &View) -> Plan {
     let mut clusters = Vec::new();
-    for (cluster, work) in reporters(view).into_iter().filter(|(_, work)| is_applied(work)) {
+    for (cluster, work) in reporters(view).into_iter().filter(|(_, work)| work.status.is_applied()) {
         let Some(status) = work.status.manifest_statuses.first().and_then(|first| first.status.as_ref())
         else {
             continue;
@@ -159,11 +158,6 @@ fn reporters(view: &View) -> BTreeMap<&str, &Work> {
         }
     }
     found
-}
-
-fn is_applied(work: &Work) -> bool {
-    let mut conditions = work.status.conditions.iter();
-    conditions.any(|condition| condition.type_ == APPLIED && condition.status == "True")
 }
 
 impl Reconcile for Controller {
@@ -225,8 +219,10 @@ impl Reconcile for Controller {
 mod tests {
     use serde_json::{Value, json};
 
+    use propagation::status::condition;
+
     use super::*;
-    use crate::fixtures::{merged, read, work};
+    use crate::fixtures::{at, merged, read, work};
 
     fn quota(otherwise: Value) -> Arc<FederatedResourceQuota> {
         let base = json!({
@@ -248,6 +244,13 @@ mod tests {
         });
         let manifests = json!([{ "identifier": identifier, "status": status }]);
         work(cluster, json!({ "status": { "conditions": [condition], "manifestStatuses": manifests } }))
+    }
+
+    fn also_dispatching(work: Arc<Work>) -> Arc<Work> {
+        let mut work = Arc::unwrap_or_clone(work);
+        let dispatching = condition("Dispatching", "True", "r", "", at(0));
+        work.status.conditions.insert(0, dispatching);
+        Arc::new(work)
     }
 
     fn used(cpu: &str) -> Value {
@@ -286,6 +289,13 @@ mod tests {
                 "not applied, nothing reported",
                 quota(json!({})),
                 vec![reporting("m1", "False", used("2")), work("m2", json!({}))],
+                false,
+                Some(json!({ "overall": { "cpu": "10" } })),
+            ),
+            (
+                "not applied, though something else is true",
+                quota(json!({})),
+                vec![also_dispatching(reporting("m1", "False", used("2")))],
                 false,
                 Some(json!({ "overall": { "cpu": "10" } })),
             ),

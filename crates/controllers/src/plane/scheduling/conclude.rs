@@ -9,7 +9,7 @@ use api::labels::annotations::APPLIED_PLACEMENT;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use propagation::Binding;
-use propagation::status::{condition, set_condition};
+use propagation::status::{condition, set_condition, whole_seconds};
 use runtime::events::about;
 use runtime::{Error, Guard, Mirror, Outcome};
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
@@ -204,8 +204,7 @@ fn observe<B: Binding>(
         status.scheduler_observed_generation = generation;
         if changed || moved || trigger == Trigger::RescheduleRequested || status.last_scheduled_time.is_none()
         {
-            let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
-            status.last_scheduled_time = Some(Time(second));
+            status.last_scheduled_time = Some(Time(whole_seconds(now)));
         }
     }
     observed
@@ -238,7 +237,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{at, binding, merged};
+    use crate::fixtures::{at, binding, half_past, merged};
 
     fn conclusion(succeeded: bool) -> Conclusion {
         let (status, reason) = if succeeded { ("True", "Success") } else { ("False", "NoClusterFit") };
@@ -287,10 +286,10 @@ mod tests {
         ];
         for (name, otherwise, succeeded, moved, trigger, (generation, time, status)) in cases {
             let observed =
-                observe(&binding(otherwise), &conclusion(succeeded), None, trigger, moved, at(100));
+                observe(&binding(otherwise), &conclusion(succeeded), None, trigger, moved, half_past(100));
             let found = observed.status();
             assert_eq!(found.scheduler_observed_generation, generation, "{name}");
-            assert_eq!(found.last_scheduled_time.as_ref().map(|time| time.0.as_second()), time, "{name}");
+            assert_eq!(found.last_scheduled_time.as_ref().map(|time| time.0), time.map(at), "{name}");
             assert_eq!(found.conditions[0].status, status, "{name}");
         }
     }
