@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use api::features::Features;
 use api::labels::{RESOURCE_BINDING_PERMANENT_ID, annotations};
 use api::work::{ResourceBinding, Work};
 use apiserver::auth::User;
+use estimator::server::Estimator;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
@@ -262,6 +264,30 @@ impl World {
         name
     }
 
+    /// Serves the estimator of a cluster, where clients with these options find it. It knows the nodes and pods of the server itself.
+    pub(crate) async fn serve_estimator(&self, cluster: &str, options: &estimator::Options) {
+        let client = self.environment.client().clone();
+        let estimator = Estimator::new(cluster, client, Features::default(), &self.supervisor);
+        estimator.complete().await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(estimator.serve(listener, None, self.supervisor.token().clone()));
+        // Other tests have theirs in the same namespace.
+        let namespace = read(json!({ "metadata": { "name": options.namespace } }));
+        let made = self.api::<Namespace>("").create(&PostParams::default(), &namespace).await;
+        assert!(
+            made.is_ok() || matches!(&made, Err(kube::Error::Api(status)) if status.code == 409),
+            "{made:?}"
+        );
+        let name = format!("{}-{cluster}", options.prefix);
+        let ports = json!([{ "port": options.port, "targetPort": port }]);
+        let service = json!({
+            "metadata": { "name": name, "namespace": options.namespace },
+            "spec": { "type": "ExternalName", "externalName": "127.0.0.1", "ports": ports },
+        });
+        self.create::<Service>(service).await;
+    }
+
     /// Creates a Work of that binding in a cluster, and the mirror knows it.
     pub(crate) async fn work(&self, cluster: &str, otherwise: Value) -> Arc<Work> {
         let base = json!({
@@ -408,6 +434,28 @@ impl World {
         tokio::time::timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("no event {reason}"))
     }
 
+    /// Waits for so many events with this reason; returns the kinds that they are about, in order.
+    pub(crate) async fn told_of(&self, reason: &str, count: usize) -> Vec<String> {
+        let found = || {
+            let recorded = self.calls.0.lock();
+            let events = recorded.calls.iter().filter(|call| call.path.contains("/events"));
+            let events = events.filter(|call| call.body["reason"] == reason);
+            let kinds =
+                events.filter_map(|call| call.body["involvedObject"]["kind"].as_str().map(str::to_owned));
+            kinds.collect::<Vec<_>>()
+        };
+        let waiting = async {
+            loop {
+                let found = found();
+                if found.len() >= count {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("too few events {reason}"))
+    }
+
     /// Returns whether an event with this reason has been written. Events are written in order, so wait for a later one first.
     pub(crate) fn was_told(&self, reason: &str) -> bool {
         let recorded = self.calls.0.lock();
@@ -429,6 +477,26 @@ impl World {
     /// Goes through the three steps of a controller, once.
     pub(crate) async fn once<C: Reconcile>(&self, controller: &C, key: &C::Key) -> Outcome {
         controller::reconcile(controller, key).await
+    }
+
+    /// Reconciles until no key is due any more. Before each look, `hear` brings the mirrors up to date.
+    pub(crate) async fn settle<C: Reconcile>(
+        &self,
+        controller: &C,
+        queue: &Queue<C::Key>,
+        hear: impl AsyncFn(),
+    ) {
+        for _ in 0..10 {
+            hear().await;
+            let due = drain(queue);
+            if due.is_empty() {
+                return;
+            }
+            for key in due {
+                self.once(controller, &key).await;
+            }
+        }
+        panic!("it goes on and on");
     }
 }
 

@@ -416,6 +416,21 @@ mod tests {
     }
 
     #[test]
+    fn a_derived_service_has_the_ports_of_its_import() {
+        let ports = json!([
+            { "name": "http", "port": 80, "appProtocol": "h2c" }, { "port": 53, "protocol": "UDP" },
+        ]);
+        let import = import(json!({ "spec": { "ports": ports } }));
+        let Plan::Create { service, .. } = decide(&View { import, derived: None }) else {
+            panic!("it is made")
+        };
+        let expected = json!([
+            { "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "h2c" }, { "port": 53, "protocol": "UDP" },
+        ]);
+        assert_eq!(json!(service.spec.unwrap_or_default().ports), expected);
+    }
+
+    #[test]
     fn a_port_keeps_what_the_server_has_added_to_it() {
         let port = |protocol: &str, otherwise: Value| -> ServicePort {
             read(merged(json!({ "port": 53, "protocol": protocol }), otherwise))

@@ -330,6 +330,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_from_which_the_service_is_not_exported_has_no_slice() {
+        for (name, imported, expected) in [
+            ("its slice was imported", vec![Arc::new(slice())], vec!["delete"]),
+            ("its slice was never imported", vec![], vec![]),
+        ] {
+            let work = work(json!({}));
+            let key = Key::of(work.as_ref());
+            let cluster = Some(Arc::new(cluster("m1", "True", json!({}))));
+            let view = View { key, work: Some(work), cluster, elsewhere: true, imported };
+            assert_eq!(words(&decide(&view)), expected, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_left_of_a_slice_goes_and_what_others_changed_is_put_right() {
         let key = || Key::of(work(json!({})).as_ref());
         let ready = || Some(Arc::new(cluster("m1", "True", json!({}))));

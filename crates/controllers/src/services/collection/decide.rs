@@ -306,6 +306,22 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_that_does_not_fit_into_a_work_is_told_and_keeps_no_other_back() {
+        let mut deep = Value::clone(&slice("a", "10.0.0.1"));
+        deep["ports"] = (0..200).fold(json!([]), |inside, _| json!([inside]));
+        let plan = decide(&View {
+            key: key(),
+            exported: Some(true),
+            requested: None,
+            slices: Some(vec![Arc::new(deep), slice("b", "10.0.0.2")]),
+            collected: vec![work("a", &[Token::ServiceExport], json!({}))],
+            leaves: false,
+        });
+        assert_eq!(words(&plan), ["create ServiceExport endpointslice"], "what was collected before stays");
+        assert_eq!(plan.errors.len(), 1, "{:?}", plan.errors);
+    }
+
+    #[test]
     fn who_wants_a_slice_is_changed_only_in_the_version_that_was_seen() {
         use Token::{MultiClusterService as M, ServiceExport as E};
         let guard = |requested: bool, address: &str| {

@@ -81,7 +81,7 @@ impl Test {
         self.world.once(self.controller.as_ref(), &self.key).await
     }
 
-    /// Reconciles what comes up, until nothing does.
+    /// Reconciles what is due. Afterwards there is nothing left to write.
     async fn settle(&self) {
         for key in drain(&self.queue) {
             assert_eq!(self.world.once(self.controller.as_ref(), &key).await, Outcome::Done);

@@ -84,21 +84,13 @@ impl Test {
         self.world.once(self.controller.as_ref(), &self.key).await
     }
 
-    /// Reconciles what comes up, until nothing does.
     async fn settle(&self) {
         let mirrors = &self.world.environment.mirrors;
-        for _ in 0..10 {
+        let hear = async || {
             self.world.catch_up(&mirrors.works, &self.key.namespace).await;
             self.world.catch_up(&mirrors.imported_slices, &self.world.namespace).await;
-            let due = drain(&self.queue);
-            if due.is_empty() {
-                return;
-            }
-            for key in due {
-                self.world.once(self.controller.as_ref(), &key).await;
-            }
-        }
-        panic!("it goes on and on");
+        };
+        self.world.settle(self.controller.as_ref(), &self.queue, hear).await;
     }
 
     /// Returns the addresses in the control plane.

@@ -85,19 +85,8 @@ impl Test {
         self.world.once(self.controller.as_ref(), &self.key).await
     }
 
-    /// Reconciles what comes up, until nothing does.
     async fn settle(&self) {
-        for _ in 0..10 {
-            self.hear().await;
-            let due = drain(&self.queue);
-            if due.is_empty() {
-                return;
-            }
-            for key in due {
-                self.world.once(self.controller.as_ref(), &key).await;
-            }
-        }
-        panic!("it goes on and on");
+        self.world.settle(self.controller.as_ref(), &self.queue, async || self.hear().await).await;
     }
 
     async fn end(self) {
