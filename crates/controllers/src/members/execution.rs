@@ -317,13 +317,7 @@ async fn withdraw(shared: &Shared, member: &Member, key: &Key, work: &Work, pres
 }
 
 async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key) -> Result<(), Error> {
-    let kind =
-        match shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await {
-            Ok(kind) => kind,
-            // Neither side has the kind any more, so its objects are gone too.
-            Err(member::Error::UnknownKind { .. }) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+    let Some(kind) = kind_left(shared, member, manifest).await? else { return Ok(()) };
     let removed = removal::remove(member, &kind, &object_key(&kind, manifest), work).await;
     METRICS.deleted(&removed, manifest, member.name());
     let removed = removed?;
@@ -331,9 +325,15 @@ async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key
     Ok(())
 }
 
+/// Returns the kind of an object that is withdrawn; nothing if the kind is gone, and its objects with it.
+async fn kind_left(shared: &Shared, member: &Member, manifest: &Value) -> member::Result<Option<Kind>> {
+    let (version, kind) = (manifest.api_version(), manifest.kind());
+    decide::if_served(shared.kinds.resolve(shared.client(), member, version, kind).await)
+}
+
 /// Removes our labels and annotations from an object that stays.
 async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<(), Error> {
-    let kind = shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await?;
+    let Some(kind) = kind_left(shared, member, manifest).await? else { return Ok(()) };
     let key = object_key(&kind, manifest);
     let mut released = manifest.clone();
     delivery::release(&mut released);

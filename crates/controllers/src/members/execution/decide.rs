@@ -1,5 +1,6 @@
 //! Decides about a Work and each of its manifests, and which conditions show it. Pure.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::cluster::Cluster;
@@ -131,12 +132,8 @@ pub(super) fn merged(work: &Work, wanted: &[Wanted], now: Timestamp) -> Option<V
 
 /// As Go joins errors: one stands alone, several in brackets, none twice.
 pub(super) fn join(errors: &[String]) -> String {
-    let mut distinct: Vec<&str> = Vec::new();
-    for error in errors {
-        if !distinct.contains(&error.as_str()) {
-            distinct.push(error);
-        }
-    }
+    let mut seen = HashSet::new();
+    let distinct: Vec<&str> = errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
     if let [one] = distinct[..] { one.to_owned() } else { format!("[{}]", distinct.join(", ")) }
 }
 
@@ -185,6 +182,16 @@ pub(super) fn judge(
         Decision::Update(update) => Step::Update(update),
         Decision::Foreign => Step::Refuse,
     })
+}
+
+/// Returns what a kind is, by the answers of control plane and member; nothing if neither has it: then its objects are gone with it. Any
+/// other error does not tell whether an object exists.
+pub(super) fn if_served<T>(resolved: member::Result<T>) -> member::Result<Option<T>> {
+    match resolved {
+        Ok(kind) => Ok(Some(kind)),
+        Err(member::Error::UnknownKind { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -337,6 +344,28 @@ mod tests {
             Some(Step::Keep { added_to: true }),
             "it was written before"
         );
+    }
+
+    #[test]
+    fn only_the_objects_of_a_kind_that_nobody_has_are_gone_for_certain() {
+        use member::Error;
+        let refused = |code: u16| Error::Refused { code, reason: "r".to_owned(), message: "no".to_owned() };
+        let cluster = || "m1".to_owned();
+        let source = || Box::new(kube::Error::LinesCodecMaxLineLengthExceeded);
+        let unknown = Error::UnknownKind { kind: "App".to_owned(), version: "gone.example/v1".to_owned() };
+        assert_eq!(if_served(Ok(7)).ok(), Some(Some(7)), "it is served");
+        assert_eq!(if_served::<u8>(Err(unknown)).ok(), Some(None), "neither side has it");
+        for error in [
+            refused(500),
+            refused(403),
+            refused(404),
+            Error::Transport { cluster: cluster(), source: source() },
+            Error::Timeout { cluster: cluster(), after: std::time::Duration::from_secs(1) },
+            Error::NoSecret { cluster: cluster() },
+        ] {
+            let text = error.to_string();
+            assert_eq!(if_served::<u8>(Err(error)).map_err(|error| error.to_string()), Err(text));
+        }
     }
 
     #[test]

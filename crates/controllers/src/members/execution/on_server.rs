@@ -212,6 +212,42 @@ async fn what_is_to_be_kept_loses_only_our_marks() {
     test.end().await;
 }
 
+/// A Work with an object of a kind that nobody has.
+fn of_a_gone_kind(preserve: bool) -> Value {
+    let manifest = json!({ "apiVersion": "gone.example/v1", "kind": "App", "metadata": { "name": "a", "namespace": "x" } });
+    json!({ "spec": { "preserveResourcesOnDeletion": preserve, "workload": { "manifests": [manifest] } } })
+}
+
+#[tokio::test]
+async fn a_work_whose_kind_is_gone_on_both_sides_is_let_go() {
+    for preserve in [false, true] {
+        let test = Test::new().await;
+        let work = test.work(of_a_gone_kind(preserve)).await;
+        test.tell_to_go(&work).await;
+        assert_eq!(test.once(&work).await, Outcome::Done, "preserve: {preserve}");
+        assert!(test.world.stored(work.as_ref()).await.is_none(), "preserve: {preserve}");
+        test.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_does_not_say_whether_it_has_a_kind_keeps_the_work() {
+    for preserve in [false, true] {
+        let test = Test::new().await;
+        let work = test.work(of_a_gone_kind(preserve)).await;
+        test.tell_to_go(&work).await;
+        // The control plane is asked first, and does not have it.
+        test.world.refuse(Method::GET, "/apis/gone.example/v1", 404, "NotFound");
+        test.world.refuse(Method::GET, "/apis/gone.example/v1", 500, "InternalError");
+        assert_eq!(test.once(&work).await, Outcome::Retry, "preserve: {preserve}");
+        assert!(test.world.stored(work.as_ref()).await.is_some(), "preserve: {preserve}");
+        assert!(test.world.event("SyncFailed").await.contains("refused: InternalError"));
+        assert_eq!(test.once(&work).await, Outcome::Done, "preserve: {preserve}");
+        assert!(test.world.stored(work.as_ref()).await.is_none(), "preserve: {preserve}");
+        test.end().await;
+    }
+}
+
 #[tokio::test]
 async fn what_is_suspended_is_said_and_not_carried_out() {
     let test = Test::new().await;
