@@ -10,8 +10,8 @@
 //! Two flavours share the collected Work: a ServiceExport in a member, and a MultiClusterService in the control plane. Each has
 //! its own labels and its own finalizer on it, and its own token in `endpointslice.karmada.io/managed-by`.
 //!
-//! Code map: `works` renders these Works · `index` finds them by Service · `collection` writes the collected
-//! ones (`serviceExport`, `endpointsliceCollect`; part of the member side, so that an agent runs them too) ·
+//! Code map: `works` renders these Works · `index` finds them by Service · `told` tells users of attempts ·
+//! `collection` writes the collected ones (`serviceExport`, `endpointsliceCollect`; part of the member side, so that an agent runs them too) ·
 //! `imported` copies them into the control plane (`endpointSlice`), `import` derives a Service from a
 //! ServiceImport (`serviceImport`) · `multi_cluster` brings the Service of a MultiClusterService to its
 //! clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers (`endpointsliceDispatch`) ·
@@ -24,6 +24,7 @@ pub(crate) mod imported;
 mod index;
 pub(crate) mod ingress;
 pub(crate) mod multi_cluster;
+mod told;
 mod works;
 
 use std::collections::BTreeSet;

@@ -17,13 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::conditions::multi_cluster_service as conditions;
-use api::events as reasons;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use super::index::{Role, roles};
-use super::multi_cluster::tell;
+use super::told::tell;
 use super::works::Token;
 use super::{cluster_of_changed_space, concerned, is_ready, lacks_slices, with_space};
 use crate::plane::Plane;
@@ -36,7 +35,6 @@ const COMPONENT: &str = "endpointslice-dispatch-controller";
 const WORKERS: usize = 8;
 /// How many Works of a key are written at once: there may be tens of thousands.
 const AT_ONCE: usize = 32;
-const DONE: &str = "EndpointSlice are dispatched successfully";
 
 struct Controller {
     plane: Arc<Plane>,
@@ -164,28 +162,9 @@ impl Reconcile for Controller {
         for (reason, message) in plan.warnings {
             self.plane.events.say(COMPONENT, multi, reason, message);
         }
-        if result.as_ref().is_err_and(Error::is_conflict) {
-            return result.map(|()| Outcome::Done);
-        }
-        let text = result.as_ref().err().map(ToString::to_string);
-        let (status, reason, event, message) = match &text {
-            None => (
-                "True",
-                conditions::REASON_ENDPOINT_SLICE_DISPATCHED,
-                reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED,
-                DONE,
-            ),
-            Some(text) => (
-                "False",
-                conditions::REASON_ENDPOINT_SLICE_NOT_DISPATCHED,
-                reasons::DISPATCH_ENDPOINT_SLICE_FAILED,
-                text.as_str(),
-            ),
-        };
-        let told = tell(&self.plane, multi, conditions::ENDPOINT_SLICE_DISPATCHED, (status, reason, message))
-            .await?;
-        if wrote || told {
-            self.plane.events.say(COMPONENT, multi, event, message);
+        if let Some(told) = decide::conclude(&result) {
+            let kind = conditions::ENDPOINT_SLICE_DISPATCHED;
+            tell(&self.plane, COMPONENT, multi, kind, told, wrote).await?;
         }
         result.map(|()| Outcome::Done)
     }

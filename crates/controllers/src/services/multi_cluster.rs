@@ -25,12 +25,12 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use propagation::Object;
 use propagation::activation::specification_changed;
-use propagation::status::{condition, set_condition};
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use super::index::{Role, roles};
 use super::is_ready;
+use super::told::tell;
 use crate::plane::Plane;
 use crate::plane::templates::TemplateKey;
 use crate::plane::works::identified;
@@ -191,7 +191,7 @@ impl Reconcile for Controller {
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let plane = &self.plane;
         let wrote = !plan.steps.is_empty();
-        let Stages { hold, claims, mut requests, bindings, slices, release } = decide::stages(plan.steps);
+        let Stages { hold, claims, requests, bindings, slices, release } = decide::stages(plan.steps);
         let mut errors = Vec::new();
         for step in hold {
             self.carry_out(key, &view, step).await?;
@@ -201,11 +201,7 @@ impl Reconcile for Controller {
                 errors.push(error);
             }
         }
-        // If the claim was not written, a policy that meets the binding would believe that nobody has claimed the Service.
-        if errors.is_empty() {
-            requests.extend(bindings);
-        }
-        for steps in [requests, slices] {
+        for steps in [decide::after_claims(requests, bindings, !errors.is_empty()), slices] {
             let results = join_all(steps.into_iter().map(|step| self.carry_out(key, &view, step))).await;
             errors.extend(results.into_iter().filter_map(Result::err));
         }
@@ -213,28 +209,16 @@ impl Reconcile for Controller {
         for (reason, message) in plan.warnings {
             plane.events.say(COMPONENT, multi.as_ref(), reason, message);
         }
-        // When a missing Service is created, its own event enqueues this key. A write that failed is tried again.
-        let only_waits = plan.waits && errors.is_empty();
+        let only_waits = decide::only_waits(plan.waits, !errors.is_empty());
         if let Some(problem) = plan.problem {
             errors.push(Error::Several(vec![problem]));
         }
-        if errors.is_empty() {
-            for step in release {
-                self.carry_out(key, &view, step).await?;
-            }
+        for step in decide::at_last(release, !errors.is_empty()) {
+            self.carry_out(key, &view, step).await?;
         }
         let result = Error::join(errors);
-        if result.as_ref().is_err_and(Error::is_conflict) {
-            return result.map(|()| Outcome::Done);
-        }
-        if let Some(told) = decide::conclude(multi, result.as_ref().err().map(ToString::to_string)) {
-            let changed = match told.condition {
-                Some((status, reason)) => self.tell(multi, status, reason, &told.message).await?,
-                None => true,
-            };
-            if wrote || changed {
-                plane.events.say(COMPONENT, multi.as_ref(), told.event, told.message);
-            }
+        if let Some(told) = decide::conclude(multi, &result) {
+            tell(plane, COMPONENT, multi, conditions::SERVICE_APPLIED, told, wrote).await?;
         }
         if only_waits { Ok(Outcome::Done) } else { result.map(|()| Outcome::Done) }
     }
@@ -297,43 +281,6 @@ impl Controller {
                 writer.update_mirrored(&mirrors.bindings, old.as_ref(), &new, Guard::Fields).await.map(drop)
             }
         }
-    }
-
-    /// Sets the condition; returns whether it has changed.
-    async fn tell(
-        &self,
-        multi: &MultiClusterService,
-        status: &str,
-        reason: &str,
-        message: &str,
-    ) -> Result<bool, Error> {
-        tell(&self.plane, multi, conditions::SERVICE_APPLIED, (status, reason, message)).await
-    }
-}
-
-/// Sets a condition of a MultiClusterService; returns whether it has changed.
-pub(super) async fn tell(
-    plane: &Plane,
-    multi: &MultiClusterService,
-    kind: &str,
-    (status, reason, message): (&str, &str, &str),
-) -> Result<bool, Error> {
-    let now = Timestamp::now();
-    let mirror = &plane.mirrors.multi_cluster_services;
-    let newest = mirror.find(&Key::of(multi));
-    let multi = newest.as_deref().unwrap_or(multi);
-    let change = |service: &mut MultiClusterService| {
-        set_condition(&mut service.status.conditions, condition(kind, status, reason, message, now));
-        Ok(())
-    };
-    match plane.writer.change_status(multi, change).await {
-        Ok(Some(answer)) => {
-            mirror.note(answer);
-            Ok(true)
-        }
-        Ok(None) => Ok(false),
-        Err(error) if error.is_not_found() => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

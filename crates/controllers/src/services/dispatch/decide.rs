@@ -4,17 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::cluster::Cluster;
+use api::conditions::multi_cluster_service as conditions;
 use api::events as reasons;
 use api::labels::annotations::PROVISION_CLUSTER;
 use api::networking::MultiClusterService;
 use api::work::Work;
-use runtime::Key;
+use runtime::{Error, Key};
 
 use super::super::index::cluster_of;
+use super::super::told::Told;
 use super::super::works::{
     Ensure, MOST_SLICES, Token, annotation, dispatched, is_going, manifest, offered, service_of,
 };
 use super::super::{SLICE, bound, is_cross_cluster, is_ready, lacks_slices, meant};
+
+pub(super) const DONE: &str = "EndpointSlice are dispatched successfully";
 
 /// What is known of a MultiClusterService and its slices.
 pub(crate) struct View {
@@ -64,6 +68,24 @@ impl Step {
 pub(super) fn free(release: Vec<Arc<Work>>, stuck: &BTreeSet<String>) -> Vec<Arc<Work>> {
     let is_free = |work: &Arc<Work>| !stuck.contains("") && !stuck.contains(&cluster_of_work(work));
     release.into_iter().filter(is_free).collect()
+}
+
+/// Returns what users are told of an attempt that ended like this; nothing after a conflict, since it is tried again at once.
+pub(super) fn conclude(result: &Result<(), Error>) -> Option<Told> {
+    let (condition, event, message) = match result {
+        Err(error) if error.is_conflict() => return None,
+        Ok(()) => (
+            ("True", conditions::REASON_ENDPOINT_SLICE_DISPATCHED),
+            reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED,
+            DONE.to_owned(),
+        ),
+        Err(error) => (
+            ("False", conditions::REASON_ENDPOINT_SLICE_NOT_DISPATCHED),
+            reasons::DISPATCH_ENDPOINT_SLICE_FAILED,
+            error.to_string(),
+        ),
+    };
+    Some(Told { condition: Some(condition), event, message })
 }
 
 pub(super) fn decide(view: &View) -> Plan {
@@ -128,7 +150,7 @@ pub(super) fn decide(view: &View) -> Plan {
     // Without collected slices there is no condition, unless there was one before.
     plan.tells |= live.is_some_and(|multi| {
         let mut said = multi.status.conditions.iter();
-        said.any(|said| said.type_ == api::conditions::multi_cluster_service::ENDPOINT_SLICE_DISPATCHED)
+        said.any(|said| said.type_ == conditions::ENDPOINT_SLICE_DISPATCHED)
     });
     plan.release = view.collected.iter().filter(|work| is_let_go(work)).cloned().collect();
     plan
@@ -203,9 +225,10 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::super::MOST_WARNINGS;
     use super::super::super::works::{Wanted, collected};
     use super::*;
-    use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::fixtures::{cluster, deleting, merged, read, refused};
     use crate::plane::works::identify;
 
     fn key() -> Key {
@@ -475,6 +498,43 @@ mod tests {
         assert_eq!(words(&decide(&joined)), told, "it has no execution namespace yet");
     }
 
+    /// All of three clusters provide and consume.
+    fn everywhere(collected: Vec<Arc<Work>>) -> View {
+        View {
+            key: key(),
+            multi: multi(&[], &[], json!({})),
+            clusters: ["m1", "m2", "m3"].map(|name| Arc::new(cluster(name, "True", json!({})))).into(),
+            spaces: spaces(),
+            collected,
+            dispatched: vec![],
+        }
+    }
+
+    #[test]
+    fn consumers_of_any_number_that_are_unknown_make_a_bounded_number_of_events() {
+        let names: Vec<String> = (0..MOST_WARNINGS + 2).map(|number| format!("gone{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let view = View { multi: multi(&["m1"], &names, json!({})), ..everywhere(vec![]) };
+        assert_eq!(decide(&view).warnings.len(), MOST_WARNINGS + 1);
+    }
+
+    #[test]
+    fn a_slice_that_was_brought_from_elsewhere_is_not_brought_further() {
+        let brought = json!({ "metadata": { "annotations": { PROVISION_CLUSTER: "m3" } } });
+        let collected = vec![held("m1", &[Token::MultiClusterService], brought)];
+        assert_eq!(words(&decide(&everywhere(collected))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_slice_that_cannot_be_brought_is_told_and_keeps_no_other_back() {
+        let mut deep = Work::clone(&held("m1", &[Token::MultiClusterService], json!({})));
+        deep.spec.workload.manifests[0]["ports"] = (0..200).fold(json!([]), |inside, _| json!([inside]));
+        let good = held("m2", &[Token::MultiClusterService], json!({}));
+        let plan = decide(&everywhere(vec![Arc::new(deep), good]));
+        assert_eq!(words(&plan), ["+m1", "+m3"]);
+        assert_eq!(plan.errors.len(), 2, "for each consumer: {:?}", plan.errors);
+    }
+
     #[test]
     fn when_the_condition_is_written() {
         let said = |kind: &str| {
@@ -603,6 +663,33 @@ mod tests {
         assert_eq!(free_of(&[]), ["m1", "m3"]);
         assert_eq!(free_of(&["m1"]), ["m3"]);
         assert_eq!(free_of(&[""]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_told_of_an_attempt() {
+        let told = |status: &'static str, reason: &'static str, event: &'static str, message: &str| {
+            Some(Told { condition: Some((status, reason)), event, message: message.to_owned() })
+        };
+        let failed = |message: &str| {
+            told("False", "EndpointSliceDispatchedFailed", "DispatchEndpointSliceFailed", message)
+        };
+        let cases = [
+            (
+                "it worked",
+                Ok(()),
+                told("True", "EndpointSliceDispatchedSucceed", "DispatchEndpointSliceSucceed", DONE),
+            ),
+            ("it was refused", Err(refused(500)), failed("why")),
+            ("others were faster", Err(refused(409)), None),
+            (
+                "others were faster, and one slice cannot be dispatched",
+                Error::join(vec![refused(409), Error::Several(vec!["too deep".to_owned()])]),
+                failed("why; too deep"),
+            ),
+        ];
+        for (name, result, expected) in cases {
+            assert_eq!(conclude(&result), expected, "{name}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::cluster::Cluster;
+use api::events as reasons;
 use api::labels::WORK_PERMANENT_ID;
 use api::labels::annotations::PROVISION_CLUSTER;
 use api::labels::finalizers::{EXECUTION, MCS_ENDPOINT_SLICE_DISPATCH};
@@ -16,8 +17,9 @@ use propagation::Object;
 use serde_json::{Value, json};
 
 use super::super::works::{Ensure, annotation, collected};
+use super::decide::DONE;
 use super::*;
-use crate::world::{World, drain, orders};
+use crate::world::{World, orders};
 
 const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
 
@@ -142,19 +144,9 @@ impl Test {
         }
     }
 
-    /// Reconciles what comes up, until nothing does.
     async fn settle(&self) {
-        for _ in 0..10 {
-            self.members_let_go().await;
-            let due = drain(&self.queue);
-            if due.is_empty() {
-                return;
-            }
-            for key in due {
-                self.world.once(self.controller.as_ref(), &key).await;
-            }
-        }
-        panic!("it goes on and on");
+        let hear = async || self.members_let_go().await;
+        self.world.settle(self.controller.as_ref(), &self.queue, hear).await;
     }
 
     /// Returns which slice is where.
@@ -322,5 +314,41 @@ async fn a_slice_is_held_as_long_as_a_consumer_has_it() {
     assert_eq!(test.once().await, Outcome::Done);
     assert!(test.world.stored(collected.as_ref()).await.is_none());
     assert_eq!(test.condition(), Some(("True".to_owned(), DONE.to_owned())));
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_somebody_else_writes_is_tried_again_and_nobody_is_told() {
+    let test = Test::new().await;
+    test.multi(&["m1"], &["m2"]).await;
+    test.slice("m1").await;
+    test.world.refuse(Method::POST, "/works", 409, "Conflict");
+    test.world.writes();
+    let outcome = test.once().await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: true, .. }), "{outcome:?}");
+    assert_eq!(test.world.writes(), ["POST karmada-es-*-m2/works"]);
+    assert_eq!(test.condition(), None);
+    assert_eq!(test.once().await, Outcome::Done);
+    assert_eq!(test.world.writes(), ["POST karmada-es-*-m2/works", STATUS]);
+    assert_eq!(test.condition(), Some(("True".to_owned(), DONE.to_owned())));
+    assert_eq!(test.world.event(reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED).await, DONE);
+    assert!(!test.world.was_told(reasons::DISPATCH_ENDPOINT_SLICE_FAILED));
+    test.end().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_dispatched_is_told_although_the_rest_was() {
+    let test = Test::new().await;
+    test.multi(&["m1"], &["m2"]).await;
+    test.slice("m1").await;
+    let view = test.controller.observe(&test.key).await.expect("the mirrors").expect("it is there");
+    let mut plan = decide::decide(&view);
+    plan.errors.push("a slice nests too deeply".to_owned());
+    let error = test.controller.apply(&test.key, view, plan).await.expect_err("it is tried again");
+    assert!(!error.is_conflict(), "{error:?}");
+    assert_eq!(test.brought().await, ["m1-a in m2"]);
+    let told = "a slice nests too deeply";
+    assert_eq!(test.condition(), Some(("False".to_owned(), told.to_owned())));
+    assert_eq!(test.world.event(reasons::DISPATCH_ENDPOINT_SLICE_FAILED).await, told);
     test.end().await;
 }

@@ -21,10 +21,11 @@ use api::work::{ResourceBinding, ResourceBindingSpec, Work};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 use propagation::{Object, Reference as _};
-use runtime::Key;
+use runtime::{Error, Key};
 use serde_json::{Value, json};
 
 use super::super::index::cluster_of;
+use super::super::told::Told;
 use super::super::works::{Ensure, Token, is_going, released, request, tokens};
 use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
 use super::metadata_patch;
@@ -88,21 +89,12 @@ pub(super) struct Stages {
     /// The claim is written before the binding: a policy that meets the binding checks who has claimed the Service.
     pub(super) claims: Vec<Step>,
     pub(super) requests: Vec<Step>,
-    /// With the requests, unless the claim could not be written.
+    /// With the requests: see [`after_claims`].
     pub(super) bindings: Vec<Step>,
     /// A slice is released after its request was withdrawn: otherwise it would be collected again.
     pub(super) slices: Vec<Step>,
-    /// Only if all others were taken.
+    /// See [`at_last`].
     pub(super) release: Vec<Step>,
-}
-
-/// What users are told of an attempt.
-#[derive(Debug, PartialEq)]
-pub(super) struct Told {
-    /// Status and reason of the condition. One that goes gets none.
-    pub(super) condition: Option<(&'static str, &'static str)>,
-    pub(super) event: &'static str,
-    pub(super) message: String,
 }
 
 pub(super) fn decide(view: &View) -> Plan {
@@ -158,13 +150,38 @@ pub(super) fn stages(steps: Vec<Step>) -> Stages {
     stages
 }
 
-/// Returns what users are told of an attempt that ended with this error, or without one.
-pub(super) fn conclude(multi: &MultiClusterService, error: Option<String>) -> Option<Told> {
+/// Returns what is written together after the claims. If a claim `failed`, no binding is: a policy that meets it would believe that
+/// nobody has claimed the Service.
+pub(super) fn after_claims(mut requests: Vec<Step>, bindings: Vec<Step>, failed: bool) -> Vec<Step> {
+    if !failed {
+        requests.extend(bindings);
+    }
+    requests
+}
+
+/// Returns the last steps, which let the MultiClusterService go: none if anything `failed`, since nobody would look at it again.
+pub(super) fn at_last(release: Vec<Step>, failed: bool) -> Vec<Step> {
+    if failed { Vec::new() } else { release }
+}
+
+/// Returns whether no retry is needed. A missing Service enqueues the key when it is created; a write that `failed` is tried again.
+pub(super) fn only_waits(waits: bool, failed: bool) -> bool {
+    waits && !failed
+}
+
+/// Returns what users are told of an attempt that ended like this; nothing after a conflict, since it is tried again at once.
+pub(super) fn conclude(multi: &MultiClusterService, result: &Result<(), Error>) -> Option<Told> {
     let stays = multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi);
-    let (status, reason, event, message) = match error {
-        None if !stays => return None,
-        None => ("True", conditions::REASON_SERVICE_APPLIED, reasons::SYNC_SERVICE_SUCCEED, DONE.to_owned()),
-        Some(error) => ("False", conditions::REASON_SERVICE_NOT_APPLIED, reasons::SYNC_SERVICE_FAILED, error),
+    let (status, reason, event, message) = match result {
+        Err(error) if error.is_conflict() => return None,
+        Ok(()) if !stays => return None,
+        Ok(()) => {
+            ("True", conditions::REASON_SERVICE_APPLIED, reasons::SYNC_SERVICE_SUCCEED, DONE.to_owned())
+        }
+        Err(error) => {
+            let message = error.to_string();
+            ("False", conditions::REASON_SERVICE_NOT_APPLIED, reasons::SYNC_SERVICE_FAILED, message)
+        }
     };
     Some(Told { condition: stays.then_some((status, reason)), event, message })
 }
@@ -373,9 +390,10 @@ fn release_service(view: &View, multi: Option<&MultiClusterService>, plan: &mut 
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::MOST_WARNINGS;
     use super::super::super::works::{collected, service_of};
     use super::*;
-    use crate::fixtures::{cluster, deleting, merged, read};
+    use crate::fixtures::{cluster, deleting, merged, read, refused};
     use crate::plane::works::identify;
 
     fn multi(otherwise: Value) -> Option<Arc<MultiClusterService>> {
@@ -531,6 +549,56 @@ mod tests {
     }
 
     #[test]
+    fn providers_of_any_number_that_are_unknown_make_a_bounded_number_of_events() {
+        let names: Value =
+            (0..MOST_WARNINGS + 2).map(|number| json!({ "name": format!("gone{number}") })).collect();
+        let plan = decide(&view(multi(json!({ "spec": { "providerClusters": names } })), None));
+        assert_eq!(plan.warnings.len(), MOST_WARNINGS + 1);
+    }
+
+    #[test]
+    fn a_claim_takes_all_marks_of_policies_off_the_service() {
+        let label = |key: &str| json!({ "metadata": { "labels": { key: "x" } } });
+        let annotation = |key: &str| json!({ "metadata": { "annotations": { key: "x" } } });
+        let without = |part: &str, key: &str| json!({ "metadata": { part: { key: null } } });
+        let (labels, annotations) = ("labels", "annotations");
+        for change in [
+            label(PROPAGATION_POLICY_PERMANENT_ID),
+            label(CLUSTER_PROPAGATION_POLICY_PERMANENT_ID),
+            annotation(PROPAGATION_POLICY_NAMESPACE),
+            annotation(PROPAGATION_POLICY_NAME),
+            annotation(CLUSTER_PROPAGATION_POLICY_NAME),
+            without(labels, RESOURCE_TEMPLATE_CLAIMED_BY),
+            without(labels, MULTI_CLUSTER_SERVICE_PERMANENT_ID),
+            without(annotations, MULTI_CLUSTER_SERVICE_NAMESPACE),
+            without(annotations, MULTI_CLUSTER_SERVICE_NAME),
+        ] {
+            let mut changed = settled(view(multi(json!({})), service(claimed())));
+            changed.service = service(merged(claimed(), change.clone()));
+            let plan = decide(&changed);
+            assert_eq!(words(&plan), ["mark"], "{change}");
+            let Some(Step::PatchService(patch)) = plan.steps.first() else { panic!("it is marked") };
+            let patched = merged(json!(changed.service.as_deref()), patch.clone());
+            assert_eq!(Some(Arc::new(patched)), service(claimed()), "{change}");
+        }
+    }
+
+    #[test]
+    fn a_binding_that_is_let_go_of_has_no_mark_left() {
+        let mut going = settled(view(multi(json!({})), service(claimed())));
+        let others = json!({ "metadata": { "labels": { "x": "y" }, "annotations": { "x": "y" } } });
+        going.binding = Some(Arc::new(read(merged(json!(going.binding.as_deref()), others))));
+        going.multi = multi(deleting());
+        let released = decide(&going).steps.into_iter().find_map(|step| match step {
+            Step::UpdateBinding(_, binding) => Some(binding.metadata),
+            _ => None,
+        });
+        let ObjectMeta { labels, annotations, .. } = released.expect("it is let go of");
+        let theirs = Some(BTreeMap::from([("x".to_owned(), "y".to_owned())]));
+        assert_eq!((&labels, &annotations), (&theirs, &theirs));
+    }
+
+    #[test]
     fn what_becomes_of_the_service_and_its_binding() {
         let whole = || settled(view(multi(json!({})), service(claimed())));
         let mut goes = whole();
@@ -663,6 +731,31 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_a_failure() {
+        let named = |steps: Vec<Step>| words(&Plan { steps, ..Plan::default() });
+        let requests = || vec![Step::DeleteRequest(held("m1", &[], json!({})))];
+        let bindings = || vec![Step::CreateBinding(Box::default())];
+        assert_eq!(named(after_claims(requests(), bindings(), false)), ["leave m1", "bind "]);
+        assert_eq!(
+            named(after_claims(requests(), bindings(), true)),
+            ["leave m1"],
+            "a policy may have claimed it"
+        );
+        assert_eq!(named(at_last(vec![Step::Release], false)), ["release"]);
+        assert_eq!(
+            named(at_last(vec![Step::Release], true)),
+            [""; 0],
+            "it is looked at again while it is held"
+        );
+        // Whether the Service is waited for, and whether a write failed.
+        for (waits, failed, expected) in
+            [(true, false, true), (true, true, false), (false, false, false), (false, true, false)]
+        {
+            assert_eq!(only_waits(waits, failed), expected, "{waits} {failed}");
+        }
+    }
+
+    #[test]
     fn what_is_told_of_an_attempt() {
         let other = json!({ "spec": { "types": ["LoadBalancer"] } });
         let applied = Some(("True", "ServiceAppliedSucceed"));
@@ -670,16 +763,18 @@ mod tests {
         // Name; what it is; how the attempt ended; then: condition and event.
         let cases = [
             ("it worked", json!({}), None, Some((applied, "SyncServiceSucceed"))),
-            ("it failed", json!({}), Some("why"), Some((failed, "SyncServiceFailed"))),
+            ("it failed", json!({}), Some(500), Some((failed, "SyncServiceFailed"))),
+            ("others were faster", json!({}), Some(409), None),
             ("it has gone", deleting(), None, None),
-            ("it cannot go", deleting(), Some("why"), Some((None, "SyncServiceFailed"))),
+            ("it cannot go", deleting(), Some(500), Some((None, "SyncServiceFailed"))),
+            ("it cannot go yet: others were faster", deleting(), Some(409), None),
             ("it is not ours any more", other.clone(), None, None),
-            ("it cannot be left", other, Some("why"), Some((None, "SyncServiceFailed"))),
+            ("it cannot be left", other, Some(500), Some((None, "SyncServiceFailed"))),
         ];
-        for (name, otherwise, error, expected) in cases {
+        for (name, otherwise, code, expected) in cases {
             let multi = multi(otherwise).expect("it is there");
-            let told = conclude(&multi, error.map(str::to_owned));
-            let message = error.unwrap_or(DONE).to_owned();
+            let told = conclude(&multi, &code.map_or(Ok(()), |code| Err(refused(code))));
+            let message = if code.is_some() { "why" } else { DONE }.to_owned();
             let expected = expected.map(|(condition, event)| Told { condition, event, message });
             assert_eq!(told, expected, "{name}");
         }
