@@ -176,12 +176,32 @@ impl Timetable {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(super) known: Known,
-    /// The rules that act now, and when they were due.
-    pub(super) due: Vec<(CronFederatedHPARule, Timestamp)>,
+    /// The rules that act now.
+    pub(super) due: Vec<Due>,
     /// Why rules that are new or have changed cannot run.
     faults: Vec<String>,
     /// When to reconcile again; never, if all rules are inactive.
     again: Option<Duration>,
+}
+
+/// A rule that acts now.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Due {
+    pub(super) rule: CronFederatedHPARule,
+    /// When it was due.
+    planned: Timestamp,
+    act: Act,
+}
+
+/// What a rule does.
+#[derive(Debug, PartialEq)]
+enum Act {
+    /// It moves the limits of a FederatedHPA.
+    Limits,
+    /// It scales a workload to so many replicas.
+    Scale(i32),
+    /// It cannot act, for this reason.
+    Refuse(String),
 }
 
 pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
@@ -224,7 +244,11 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     }
     // What several rules missed is done in its order, so that the one that counts now has the last word.
     due.sort_by_cached_key(|(_, planned, timetable)| timetable.last(*planned, now));
-    plan.due = due.into_iter().map(|(rule, planned, _)| (rule.clone(), planned)).collect();
+    let due = due.into_iter().map(|(rule, planned, _)| {
+        let (rule, act) = (rule.clone(), act_of(&view.scaler, rule));
+        Due { rule, planned, act }
+    });
+    plan.due = due.collect();
     let Known { jobs, idle } = &plan.known;
     let first = jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
     // A rule that cannot run now may run later: time zones can be installed.
@@ -347,9 +371,9 @@ impl Controller {
             plane.events.say(COMPONENT, scaler, START_RULE_FAILED, fault.clone());
         }
         let mut done = Vec::new();
-        for (rule, planned) in plan.due {
+        for Due { rule, planned, act } in plan.due {
             let begun = Instant::now();
-            let error = self.act(scaler, &rule).await.err().map(|error| error.to_string());
+            let error = self.act(scaler, &rule, &act).await.err().map(|error| error.to_string());
             METRICS.acted(begun, error.is_none());
             if let Some(error) = &error {
                 plane.events.say(COMPONENT, scaler, SCALE_FAILED, error.clone());
@@ -373,15 +397,20 @@ impl Controller {
     }
 
     /// Does what a rule asks for.
-    async fn act(&self, scaler: &CronFederatedHPA, rule: &CronFederatedHPARule) -> Result<(), Error> {
+    async fn act(
+        &self,
+        scaler: &CronFederatedHPA,
+        rule: &CronFederatedHPARule,
+        act: &Act,
+    ) -> Result<(), Error> {
         let target = &scaler.spec.scale_target_ref;
         let namespace = scaler.metadata.namespace.as_deref().unwrap_or("");
         let mut attempt = 1;
         loop {
-            let result = if target.api_version == <FederatedHPA as api::Kind>::API_VERSION {
-                self.move_limits(scaler, rule, namespace).await
-            } else {
-                self.scale(rule, target, namespace).await
+            let result = match act {
+                Act::Limits => self.move_limits(rule, target, namespace).await,
+                Act::Scale(replicas) => self.scale(*replicas, target, namespace).await,
+                Act::Refuse(fault) => Err(Error::Decision(fault.clone().into())),
             };
             match result {
                 Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
@@ -392,14 +421,10 @@ impl Controller {
 
     async fn move_limits(
         &self,
-        scaler: &CronFederatedHPA,
         rule: &CronFederatedHPARule,
+        target: &CrossVersionObjectReference,
         namespace: &str,
     ) -> Result<(), Error> {
-        let target = &scaler.spec.scale_target_ref;
-        if let Some(fault) = unsupported(scaler) {
-            return Err(Error::Decision(fault.into()));
-        }
         scale::check_name(&target.name)?;
         let old = self.plane.writer.api::<FederatedHPA>(namespace).get(&target.name).await?;
         self.plane.writer.update(&old, &with_limits(&old, rule), Guard::Version).await.map(drop)
@@ -407,11 +432,10 @@ impl Controller {
 
     async fn scale(
         &self,
-        rule: &CronFederatedHPARule,
+        replicas: i32,
         target: &CrossVersionObjectReference,
         namespace: &str,
     ) -> Result<(), Error> {
-        let replicas = replicas(rule, target).map_err(|fault| Error::Decision(fault.into()))?;
         let client = self.plane.client();
         let scale = self.scales.get(client, namespace, target).await?;
         match to_set(&scale, replicas) {
@@ -421,14 +445,21 @@ impl Controller {
     }
 }
 
-/// Returns why the limits of a target cannot be moved: it has the group of FederatedHPAs, and is of another kind.
-fn unsupported(scaler: &CronFederatedHPA) -> Option<String> {
-    let CrossVersionObjectReference { api_version, kind, .. } = &scaler.spec.scale_target_ref;
+/// Returns what a rule does to the target: that of a FederatedHPA has limits, every other one replicas.
+fn act_of(scaler: &CronFederatedHPA, rule: &CronFederatedHPARule) -> Act {
+    let target = &scaler.spec.scale_target_ref;
+    let CrossVersionObjectReference { api_version, kind, .. } = target;
+    if api_version != <FederatedHPA as api::Kind>::API_VERSION {
+        return replicas(rule, target).map_or_else(Act::Refuse, Act::Scale);
+    }
+    if kind == <FederatedHPA as api::Kind>::KIND {
+        return Act::Limits;
+    }
     let (namespace, name) = (scaler.metadata.namespace.as_deref(), scaler.metadata.name.as_deref());
     let (namespace, name) = (namespace.unwrap_or(""), name.unwrap_or(""));
-    (kind != <FederatedHPA as api::Kind>::KIND).then(|| {
-        format!("CronFederatedHPA({namespace}/{name}) do not support scale target {api_version}/{kind}")
-    })
+    Act::Refuse(format!(
+        "CronFederatedHPA({namespace}/{name}) do not support scale target {api_version}/{kind}"
+    ))
 }
 
 /// Returns a FederatedHPA with the limits that a rule asks for; those that it does not mention stay.

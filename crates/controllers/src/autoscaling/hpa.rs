@@ -14,7 +14,7 @@ pub(super) mod decide;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use api::autoscaling::{CrossVersionObjectReference, FederatedHPA, MetricSpec};
 use api::cluster::{Cluster, ClusterSyncMode};
@@ -45,8 +45,6 @@ use decide::{Fault, Measured, Plan, Target, View};
 const COMPONENT: &str = "federatedHPA-controller";
 /// Many, because each waits for members most of the time.
 const WORKERS: usize = 16;
-/// The first wait after something went wrong; it doubles up to the period.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 struct Controller {
     shared: Arc<Shared>,
@@ -63,6 +61,7 @@ struct Memory {
     history: Option<History>,
     /// Which pods it selects.
     selector: Option<LabelSelector>,
+    /// How often in a row something went wrong.
     failures: u32,
     /// When the current reconcile began.
     begun: Option<Instant>,
@@ -145,7 +144,11 @@ impl Reconcile for Controller {
     async fn apply(&self, key: &Key, view: View, mut plan: Plan) -> Result<Outcome, Error> {
         let (shared, scaler) = (&self.shared, view.scaler.as_ref());
         if let (Some((replicas, reason)), Ok(target)) = (plan.rescale.take(), &view.target) {
-            match self.rescale(key, scaler, &target.template, replicas).await {
+            let written = match plan.is_written {
+                true => self.rescale(key, scaler, &target.template, replicas).await,
+                false => Ok(()),
+            };
+            match written {
                 Ok(()) => {
                     let message = format!("New size: {replicas}; reason: {reason}");
                     plan.events.push((events::SUCCESSFUL_RESCALE, message));
@@ -193,9 +196,9 @@ impl Reconcile for Controller {
             return Ok(Outcome::After(period));
         };
         tracing::debug!(controller = COMPONENT, object = %key, error, "not scaled as it should be");
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(memory.failures));
-        memory.failures = memory.failures.saturating_add(1).min(16);
-        Ok(Outcome::After(wait.min(period)))
+        let wait = decide::pause(memory.failures, period);
+        memory.failures = memory.failures.saturating_add(1);
+        Ok(Outcome::After(wait))
     }
 }
 
@@ -208,10 +211,6 @@ impl Controller {
         template: &Scale,
         replicas: i32,
     ) -> Result<(), Error> {
-        // As upstream: a scale without replicas is not given any.
-        if template.wanted.is_none() {
-            return Ok(());
-        }
         let (client, target) = (self.shared.client(), &scaler.spec.scale_target_ref);
         self.scales.set(client, &key.namespace, target, template, replicas).await
     }

@@ -91,7 +91,7 @@ pub fn preview(
 fn follow_schedule(workload: &mut Workload, known: cron::Known, now: Timestamp) -> cron::Known {
     let Some(schedule) = &workload.schedule else { return known };
     let plan = cron::decide(&cron::View::new(Arc::new(schedule.clone()), known), now);
-    for (rule, _) in &plan.due {
+    for cron::Due { rule, .. } in &plan.due {
         workload.replicas = rule.target_replicas.unwrap_or(workload.replicas);
         if let Some(autoscaler) = &mut workload.autoscaler {
             let spec = &mut autoscaler.spec;

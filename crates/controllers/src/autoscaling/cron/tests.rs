@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 
 use super::*;
-use crate::fixtures::{at, merged, read};
+use crate::fixtures::{at, half_past, merged, read};
 
 thread_local! {
     /// How often a moment was looked for on this thread.
@@ -40,7 +40,7 @@ fn after(rules: &[Value], times: &[i64]) -> Plan {
 }
 
 fn due(plan: &Plan) -> Vec<i64> {
-    plan.due.iter().map(|(_, planned)| planned.as_second() - MORNING).collect()
+    plan.due.iter().map(|due| due.planned.as_second() - MORNING).collect()
 }
 
 fn next_of(plan: &Plan) -> Option<i64> {
@@ -88,7 +88,7 @@ fn of_several_rules_that_were_missed_the_last_one_has_the_last_word() {
         ),
     ] {
         let plan = after(&[rules], &[MORNING + seen, MORNING + now]);
-        let names: Vec<&str> = plan.due.iter().map(|(rule, _)| rule.name.as_str()).collect();
+        let names: Vec<&str> = plan.due.iter().map(|due| due.rule.name.as_str()).collect();
         assert_eq!(names, acts, "{name}");
     }
 }
@@ -180,7 +180,7 @@ fn finding_19_any_number_of_rules_is_looked_at_in_linear_time() {
     let done: Vec<Done> = plan
         .due
         .iter()
-        .map(|(rule, planned)| Done { rule: rule.clone(), planned: *planned, at: *planned, error: None })
+        .map(|due| Done { rule: due.rule.clone(), planned: due.planned, at: due.planned, error: None })
         .collect();
     let rules = &view.scaler.spec.rules;
     let first = status(&CronFederatedHPAStatus::default(), rules, &plan.known.jobs, &done);
@@ -229,6 +229,31 @@ fn executions_are_remembered_newest_first() {
         found.execution_histories[0].failed_executions.is_empty(),
         "none is remembered if none is wanted"
     );
+}
+
+#[test]
+fn three_executions_of_each_kind_are_remembered_unless_a_rule_says_otherwise() {
+    let rules = scaler(json!([rule(json!({}))])).spec.rules.clone();
+    let done: Vec<Done> = (1..=8)
+        .map(|second| {
+            let at = half_past(second);
+            Done { planned: at, at, ..done(second, (second % 2 == 0).then_some("no"), json!({})) }
+        })
+        .collect();
+    let found = status(&CronFederatedHPAStatus::default(), &rules, &Jobs::new(), &done);
+    assert_eq!(found.execution_histories, [], "it cannot run");
+    let jobs = after(&[json!([rule(json!({}))])], &[MORNING]).known.jobs;
+    let found = status(&CronFederatedHPAStatus::default(), &rules, &jobs, &done);
+    let ExecutionHistory { successful_executions, failed_executions, .. } = &found.execution_histories[0];
+    let succeeded: Vec<_> = successful_executions
+        .iter()
+        .map(|it| (it.schedule_time.clone(), it.execution_time.clone()))
+        .collect();
+    let failed: Vec<_> =
+        failed_executions.iter().map(|it| (it.schedule_time.clone(), it.execution_time.clone())).collect();
+    let whole = |second: i64| (Some(Time(at(second))), Some(Time(at(second))));
+    assert_eq!(succeeded, [7, 5, 3].map(whole), "in whole seconds");
+    assert_eq!(failed, [8, 6, 4].map(whole));
 }
 
 #[test]
@@ -313,16 +338,34 @@ fn which_limits_a_rule_moves() {
 }
 
 #[test]
-fn which_targets_have_limits() {
-    let told = |kind: &str| {
-        let mut scaler = scaler(json!([])).as_ref().clone();
-        scaler.spec.scale_target_ref.api_version = "autoscaling.karmada.io/v1alpha1".to_owned();
+fn what_a_rule_does_depends_on_its_target() {
+    let karmada = "autoscaling.karmada.io/v1alpha1";
+    let unsupported = "CronFederatedHPA(default/c) do not support scale target autoscaling.karmada.io/v1alpha1/CronFederatedHPA";
+    let without = "rule r has no targetReplicas to scale Deployment to";
+    let (some, none) = (json!({}), json!({ "targetReplicas": null }));
+    for (name, version, kind, otherwise, expected) in [
+        ("an autoscaler", karmada, "FederatedHPA", &some, Act::Limits),
+        ("an autoscaler, and no replicas", karmada, "FederatedHPA", &none, Act::Limits),
+        (
+            "another kind of its group",
+            karmada,
+            "CronFederatedHPA",
+            &some,
+            Act::Refuse(unsupported.to_owned()),
+        ),
+        ("a workload", "apps/v1", "Deployment", &some, Act::Scale(4)),
+        ("a workload, and no replicas", "apps/v1", "Deployment", &none, Act::Refuse(without.to_owned())),
+        ("a kind of the same name", "example.com/v1", "FederatedHPA", &some, Act::Scale(4)),
+        ("another version", "autoscaling.karmada.io/v1", "FederatedHPA", &some, Act::Scale(4)),
+    ] {
+        let mut scaler = scaler(json!([rule(otherwise.clone())])).as_ref().clone();
+        scaler.spec.scale_target_ref.api_version = version.to_owned();
         scaler.spec.scale_target_ref.kind = kind.to_owned();
-        unsupported(&scaler)
-    };
-    assert_eq!(told("FederatedHPA"), None);
-    let expected = "CronFederatedHPA(default/c) do not support scale target autoscaling.karmada.io/v1alpha1/CronFederatedHPA";
-    assert_eq!(told("CronFederatedHPA").as_deref(), Some(expected));
+        let view = View::new(Arc::new(scaler), Known::default());
+        let known = decide(&view, at(MORNING)).known;
+        let mut plan = decide(&View { known, ..view }, at(MORNING + 300));
+        assert_eq!(plan.due.pop().map(|due| due.act), Some(expected), "{name}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! a status.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use api::autoscaling::{
     ContainerResourceMetricStatus, FederatedHPA, HPABehavior, HPACondition, HPAScalingRules, HPAStatus,
@@ -14,6 +15,7 @@ use apimachinery::quantity::Quantity;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use propagation::status::whole_seconds;
 use workloads::autoscaling::{
     self as arithmetic, Behavior, Bounds, History, Phase, Pod, Policy, Proposal, Rules, Sample, Samples,
     Select, Workload,
@@ -22,6 +24,9 @@ use workloads::autoscaling::{
 use super::super::Settings;
 use super::super::scale::Scale;
 use super::super::settings::signed;
+
+/// The first wait after something went wrong.
+pub(in crate::autoscaling) const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// What is known of an autoscaler and its target.
 pub(crate) struct View {
@@ -76,6 +81,8 @@ pub(in crate::autoscaling) struct Fault {
 pub(crate) struct Plan {
     /// The replicas of the template, and why, if they change.
     pub(in crate::autoscaling) rescale: Option<(i32, String)>,
+    /// Whether the change is written. As upstream, a scale without replicas is not given any, and the change is told all the same.
+    pub(in crate::autoscaling) is_written: bool,
     /// The status, if the change succeeds.
     pub(in crate::autoscaling) status: HPAStatus,
     pub(in crate::autoscaling) history: Option<History>,
@@ -164,8 +171,9 @@ pub(in crate::autoscaling) fn decide(view: &View, now: Timestamp) -> Plan {
     if desired != current {
         let message = format!("the HPA controller was able to update the target scale to {desired}");
         plan.condition(conditions::ABLE_TO_SCALE, true, conditions::REASON_SUCCEEDED_RESCALE, message, now);
-        plan.status.last_scale_time = Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
+        plan.status.last_scale_time = Some(Time(whole_seconds(now)));
         plan.rescale = Some((desired, reason));
+        plan.is_written = target.template.wanted.is_some();
     }
     plan.history = Some(history);
     plan
@@ -187,6 +195,11 @@ pub(in crate::autoscaling) fn refused(view: &View, plan: &Plan, error: &str, now
 pub(in crate::autoscaling) fn scaled(view: &View, history: &mut History, replicas: i32, now: Timestamp) {
     let current = view.target.as_ref().map_or(replicas, |target| target.replicas);
     history.scaled(behavior(view).as_ref(), current, replicas, now);
+}
+
+/// Returns how long to wait after something went wrong, as often in a row before as `failures` says. It doubles up to the period.
+pub(in crate::autoscaling) fn pause(failures: u32, period: Duration) -> Duration {
+    FIRST_WAIT.saturating_mul(2_u32.saturating_pow(failures)).min(period)
 }
 
 /// Returns the status with these replicas; it does not contain the generation, as upstream.
@@ -216,8 +229,7 @@ impl Plan {
         let condition = &mut conditions[index];
         let status = if status { "True" } else { "False" };
         if condition.status != status {
-            let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
-            condition.last_transition_time = Some(Time(second));
+            condition.last_transition_time = Some(Time(whole_seconds(now)));
         }
         condition.status = status.to_owned();
         condition.reason = reason.to_owned();

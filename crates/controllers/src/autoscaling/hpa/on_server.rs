@@ -5,6 +5,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 
+use super::decide::FIRST_WAIT;
 use super::*;
 use crate::fixtures::merged;
 use crate::world::World;
@@ -210,6 +211,48 @@ async fn replicas_are_written_through_the_scale_unless_it_was_written_meanwhile(
     );
     let stored = test.world.stored(&created).await.and_then(|it| it.spec?.replicas);
     assert_eq!(stored, Some(5), "what others wrote stays");
+    test.world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_scale_without_replicas_is_given_none() {
+    let test = Test::new(json!({})).await;
+    let created = test.deployment(claimed()).await;
+    let cluster = test.world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    test.bind("Deployment", &[&cluster]).await;
+    let scaler = test.world.environment.mirrors.federated_hpas.find(&test.key).expect("it is known");
+    let mut target = test.target().await.expect("it is found");
+    (target.replicas, target.template.wanted) = (0, None);
+    let settings = crate::autoscaling::Settings::default();
+    let period = settings.sync_period;
+    let view = View { scaler, target: Ok(target), history: None, settings };
+    let plan = decide::decide(&view, Timestamp::now());
+    test.world.writes();
+    assert_eq!(
+        test.controller.apply(&test.key, view, plan).await.expect("it is told"),
+        Outcome::After(period)
+    );
+    assert_eq!(test.world.writes(), ["PATCH */federatedhpas/h/status"]);
+    assert!(test.world.event(events::SUCCESSFUL_RESCALE).await.starts_with("New size: 1; reason: "));
+    let stored = test.world.stored(&created).await.and_then(|it| it.spec?.replicas);
+    assert_eq!(stored, Some(3));
+    test.world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_failure_is_waited_for_longer_each_time_until_a_success() {
+    let test = Test::new(json!({ "minReplicas": 4 })).await;
+    let next = || async { test.world.once(test.controller.as_ref(), &test.key).await };
+    let seconds = |seconds: u64| Outcome::After(std::time::Duration::from_secs(seconds));
+    for expected in [1, 2, 4, 8, 15, 15] {
+        assert_eq!(next().await, seconds(expected), "its target is missing");
+    }
+    test.deployment(claimed()).await;
+    let cluster = test.world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    let bound = test.bind("Deployment", &[&cluster]).await;
+    assert_eq!(next().await, seconds(15), "it is scaled, and looked at again after the period");
+    test.world.environment.mirrors.bindings.remove(&Key::of(&bound), 0);
+    assert_eq!(next().await, seconds(1), "what failed before that does not count");
     test.world.supervisor.stop().await;
 }
 

@@ -1,12 +1,13 @@
 //! What a FederatedHPA decides, case by case. The arithmetic itself has its cases in `workloads::autoscaling`.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use workloads::autoscaling::{Container, Phase, Ready, Sample, Samples};
 
-use super::decide::{decide, refused, scaled};
+use super::decide::{decide, pause, refused, scaled};
 use super::*;
 use crate::autoscaling::Settings;
-use crate::fixtures::{at, merged, read};
+use crate::fixtures::{at, half_past, merged, read};
 
 const NOW: i64 = 100_000;
 
@@ -109,9 +110,32 @@ fn a_rescale_is_explained() {
     let current = json!({ "averageUtilization": 100, "averageValue": "100m" });
     assert_eq!(metric, json!([{ "type": "Resource", "resource": { "name": "cpu", "current": current } }]));
     let failed = refused(&view(json!({}), target(4, 4, &[100; 4])), &plan, "no", at(NOW));
-    assert_eq!((failed.desired_replicas, failed.last_scale_time, failed.current_metrics), (0, None, None));
     assert_eq!(failed.conditions[0].reason, "FailedUpdateScale");
     assert_eq!(failed.conditions[0].message, "the HPA controller was unable to update the target scale: no");
+}
+
+#[test]
+fn a_change_that_is_refused_leaves_what_the_status_said_of_the_last_one() {
+    let old = json!({ "status": {
+        "currentReplicas": 3, "desiredReplicas": 3, "lastScaleTime": "1970-01-01T00:00:05Z",
+        "currentMetrics": [{ "type": "Resource" }],
+    } });
+    let view = view(old, target(4, 4, &[100; 4]));
+    let plan = decide(&view, at(NOW));
+    let failed = refused(&view, &plan, "no", at(NOW));
+    let known = &view.scaler.status;
+    assert_eq!(failed.last_scale_time, Some(Time(at(5))));
+    assert_eq!(failed.current_metrics, known.current_metrics);
+    assert_eq!((failed.current_replicas, failed.desired_replicas), (4, 3));
+    assert_ne!(plan.status.current_metrics, known.current_metrics, "the plan says what is measured now");
+}
+
+#[test]
+fn times_have_whole_seconds() {
+    let plan = decide(&view(json!({}), target(4, 4, &[100; 4])), half_past(NOW));
+    assert_eq!(plan.status.last_scale_time, Some(Time(at(NOW))));
+    let times = plan.status.conditions.iter().map(|it| it.last_transition_time.clone());
+    assert_eq!(times.collect::<Vec<_>>(), vec![Some(Time(at(NOW))); 3]);
 }
 
 #[test]
@@ -165,7 +189,9 @@ fn limits_count_before_metrics() {
 fn metrics_that_cannot_be_had_are_told() {
     let mut none = target(4, 4, &[100; 4]);
     none.measured = vec![Err("no metrics returned from resource metrics API".to_owned())];
-    let plan = decide(&view(json!({}), none), at(NOW));
+    let mut view = view(json!({}), none);
+    view.history = Some(History::since(4, at(0)));
+    let plan = decide(&view, at(NOW));
     let why = "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned from resource metrics API";
     assert_eq!(plan.rescale, None);
     assert_eq!(told(&plan)[1], "ScalingActive=False FailedGetResourceMetric");
@@ -182,6 +208,7 @@ fn metrics_that_cannot_be_had_are_told() {
     );
     assert_eq!(plan.error, Some(all));
     assert_eq!(plan.status.current_replicas, 4);
+    assert_eq!(plan.history, view.history, "what was recommended before still counts");
 }
 
 #[test]
@@ -192,13 +219,17 @@ fn one_bad_metric_stops_going_down_but_not_up() {
         { "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 50 } } },
         memory,
     ] } });
-    for (used, rescale) in [(100, Some(8)), (10, None)] {
+    let (active, inactive) =
+        ("ScalingActive=True ValidMetricFound", "ScalingActive=False FailedGetResourceMetric");
+    for (used, rescale, told_of_metrics) in [(100, Some(8), active), (50, None, active), (10, None, inactive)]
+    {
         let mut both = target(4, 4, &[used; 4]);
         both.measured.push(Err("gone".to_owned()));
         let mut view = view(two.clone(), both);
         view.history = Some(History::default());
         let plan = decide(&view, at(NOW));
-        assert_eq!(plan.rescale.as_ref().map(|(replicas, _)| *replicas), rescale);
+        assert_eq!(plan.rescale.as_ref().map(|(replicas, _)| *replicas), rescale, "{used}");
+        assert_eq!(told(&plan)[1], told_of_metrics, "{used}");
         assert!(
             plan.error
                 .as_ref()
@@ -294,6 +325,35 @@ fn a_custom_metric_of_pods_of_one_name_is_their_sum() {
 }
 
 #[test]
+fn a_scale_without_replicas_is_not_written() {
+    let least = json!({ "spec": { "minReplicas": 2, "maxReplicas": 100 } });
+    for (name, replicas, wanted, planned, written) in [
+        ("it has replicas", 1, Some(1), true, true),
+        ("it has none, as it says", 0, Some(0), true, true),
+        ("it does not say how many", 0, None, true, false),
+        ("nothing changes", 2, Some(2), false, false),
+    ] {
+        let mut target = target(replicas, 2, &[50, 50]);
+        target.template.wanted = wanted;
+        let plan = decide(&view(least.clone(), target), at(NOW));
+        assert_eq!((plan.rescale.is_some(), plan.is_written), (planned, written), "{name}");
+    }
+}
+
+#[test]
+fn how_long_a_failure_is_waited_for() {
+    let seconds = std::time::Duration::from_secs;
+    let hour = 3600;
+    for (failures, period, expected) in
+        [(0, 15, 1), (1, 15, 2), (3, 15, 8), (4, 15, 15), (16, 15, 15), (11, hour, 2048), (12, hour, hour)]
+    {
+        assert_eq!(pause(failures, seconds(period)), seconds(expected), "{failures}");
+    }
+    assert_eq!(pause(u32::MAX, seconds(hour)), seconds(hour), "it does not overflow");
+    assert_eq!(pause(0, std::time::Duration::ZERO), std::time::Duration::ZERO);
+}
+
+#[test]
 fn several_autoscalers_for_the_same_pods_do_nothing() {
     let mut both = target(4, 4, &[100; 4]);
     both.scalers.push(("other".to_owned(), "n".to_owned()));
@@ -313,8 +373,11 @@ fn what_cannot_be_found_is_told() {
         what: "get it",
         error: "no".to_owned(),
     };
-    let unknown = View { target: Err(fault), ..view(json!({}), Target::default()) };
+    let history = Some(History::since(4, at(0)));
+    let unknown = View { target: Err(fault), history, ..view(json!({}), Target::default()) };
     let plan = decide(&unknown, at(NOW));
+    assert_eq!(plan.error.as_deref(), Some("no"));
+    assert_eq!(plan.history, unknown.history, "what was recommended before still counts");
     assert_eq!(told(&plan), ["AbleToScale=False FailedGetBinding"]);
     assert_eq!(plan.status.conditions[0].message, "the HPA controller was unable to get it: no");
     assert_eq!(plan.events, [("FailedGetBindings", "no".to_owned())]);
