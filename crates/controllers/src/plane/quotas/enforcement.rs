@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use admission::usage;
 use api::events::{COLLECT_OVERALL_STATUS_FAILED, COLLECT_OVERALL_STATUS_SUCCEED};
-use api::policy::FederatedResourceQuota;
+use api::policy::{FederatedResourceQuota, ResourceList};
 use api::work::{ResourceBinding, ResourceBindingSpec};
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -132,6 +132,38 @@ pub(super) enum Plan {
     Write(Box<FederatedResourceQuota>),
 }
 
+/// What the copies of a quota and its bindings call for.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// The status says what they say.
+    Nothing,
+    /// They differ, maybe only because one of them is behind.
+    Wait,
+    /// The server is asked.
+    Ask,
+}
+
+/// Decides whether the server is asked. `used` is what the copies of the bindings use, `due` says that it is asked whatever they say, and
+/// `differing_for` since when they have differed from the status, if they did before.
+fn look(
+    quota: &FederatedResourceQuota,
+    used: &ResourceList,
+    due: bool,
+    differing_for: Option<Duration>,
+) -> Look {
+    // A quota whose limits differ from its status is not in force yet, so it is counted without waiting.
+    if due || !usage::same(&quota.status.overall, &quota.spec.overall) {
+        return Look::Ask;
+    }
+    if is_right(quota, used) {
+        return Look::Nothing;
+    }
+    match differing_for {
+        Some(lasted) if lasted >= SETTLE => Look::Ask,
+        _ => Look::Wait,
+    }
+}
+
 fn decide(view: &View) -> Plan {
     let View::Seen { quota, bindings } = view else { return Plan::Wait };
     let used = usage::used(&quota.spec.overall, bindings);
@@ -144,7 +176,7 @@ fn decide(view: &View) -> Plan {
     Plan::Write(wanted)
 }
 
-fn is_right(quota: &FederatedResourceQuota, used: &api::policy::ResourceList) -> bool {
+fn is_right(quota: &FederatedResourceQuota, used: &ResourceList) -> bool {
     usage::same(&quota.status.overall, &quota.spec.overall) && usage::same(&quota.status.overall_used, used)
 }
 
@@ -163,20 +195,10 @@ impl Reconcile for Controller {
         if quota.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        // A quota whose limits differ from its status is not in force yet, so it is counted without waiting.
-        let is_counted = usage::same(&quota.status.overall, &quota.spec.overall);
-        if is_counted && !due {
-            let bindings = self.copies(&key.namespace);
-            let used = usage::used(&quota.spec.overall, bindings.iter().map(|binding| &binding.spec));
-            let mut differs = self.differs.lock();
-            if is_right(&quota, &used) {
-                differs.remove(key);
-                return Ok(None);
-            }
-            if differs.entry(key.clone()).or_insert_with(Instant::now).elapsed() < SETTLE {
-                return Ok(Some(View::Unsettled));
-            }
-            differs.remove(key);
+        match self.compare(key, &quota, due) {
+            Look::Nothing => return Ok(None),
+            Look::Wait => return Ok(Some(View::Unsettled)),
+            Look::Ask => {}
         }
         // In this order: a charge that comes between the two changes the quota, and the write is refused.
         let quotas = plane.writer.api::<FederatedResourceQuota>(&key.namespace);
@@ -231,6 +253,20 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    /// Compares the status with the mirrors, and remembers since when they disagree.
+    fn compare(&self, key: &Key, quota: &FederatedResourceQuota, due: bool) -> Look {
+        let bindings = self.copies(&key.namespace);
+        let used = usage::used(&quota.spec.overall, bindings.iter().map(|binding| &binding.spec));
+        let mut differs = self.differs.lock();
+        let look = look(quota, &used, due, differs.get(key).map(Instant::elapsed));
+        if look == Look::Wait {
+            differs.entry(key.clone()).or_insert_with(Instant::now);
+        } else {
+            differs.remove(key);
+        }
+        look
+    }
+
     fn copies(&self, namespace: &str) -> Vec<Arc<ResourceBinding>> {
         let bindings = &self.plane.mirrors.bindings;
         let keys = bindings.keys(|key| key.namespace == namespace);
@@ -307,6 +343,32 @@ mod tests {
             assert_eq!(decide(&view), expected, "{name}");
         }
         assert_eq!(decide(&View::Unsettled), Plan::Wait);
+    }
+
+    #[test]
+    fn when_the_server_is_asked() {
+        let status = |cpu: &str, used: &str| json!({ "status": { "overall": { "cpu": cpu, "memory": "1Gi" }, "overallUsed": { "cpu": used } } });
+        let (new, right, differs) = (|| json!({}), || status("10", "1"), || status("10", "4"));
+        let millis = |millis: u64| Some(Duration::from_millis(millis));
+        // What the status says where the bindings use one cpu; whether it is due; for how long it has differed.
+        let cases = [
+            ("a new quota", new(), false, None, Look::Ask),
+            ("a new quota whose copy differed", new(), false, millis(10), Look::Ask),
+            ("other limits", status("9", "1"), false, None, Look::Ask),
+            ("it says so", right(), false, None, Look::Nothing),
+            ("it says so by now", right(), false, millis(299), Look::Nothing),
+            ("it says so, and it is due", right(), true, None, Look::Ask),
+            ("it differs, and did not before", differs(), false, None, Look::Wait),
+            ("it has just begun to differ", differs(), false, millis(0), Look::Wait),
+            ("it has not differed for long enough", differs(), false, millis(299), Look::Wait),
+            ("it has differed for long enough", differs(), false, millis(300), Look::Ask),
+            ("it differs, and it is due", differs(), true, None, Look::Ask),
+        ];
+        for (name, otherwise, due, differing_for, expected) in cases {
+            let quota = quota(otherwise);
+            let used = usage::used(&quota.spec.overall, &[using(2, "500m")]);
+            assert_eq!(look(&quota, &used, due, differing_for), expected, "{name}");
+        }
     }
 
     #[test]
