@@ -31,7 +31,6 @@ use api::labels::annotations::JOINED_FOR;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, Status};
@@ -45,7 +44,7 @@ use runtime::{Change, Error, Events, Key, Mirror, Outcome, Queue, Reconcile, con
 
 use crate::environment::Environment;
 use crate::mirrors::Watch;
-use decide::{Plan, Seen, Unjoin, View, decide};
+use decide::{Definition, Plan, Seen, Unjoin, View, decide};
 use origin::Origin;
 
 const COMPONENT: &str = "cluster-api-detector";
@@ -179,41 +178,21 @@ impl Discovery {
 
     /// Asks the management cluster for the object that a Cluster was joined for; `None` only if it says that
     /// this very object does not exist.
-    async fn look(&self, key: &Key, cluster: &Cluster) -> Result<Option<Seen>, Error> {
+    async fn look(&self, key: &Key) -> Result<Option<Seen>, Error> {
         let api = Api::<DynamicObject>::namespaced_with(self.management.clone(), &key.namespace, &resource());
         match api.get(&key.name).await {
             Ok(object) => Ok(Some(Seen::of(&object))),
-            Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => {
-                self.check_definition(cluster).await?;
-                Ok(None)
-            }
+            Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Fails if the definition of cluster-api's clusters is gone or being deleted, or was created after a
-    /// Cluster was joined: deleting a definition deletes its objects, although the clusters still exist. The
-    /// definition is read after the objects, so a deletion of the definition that removed them is visible by
-    /// then.
-    async fn check_definition(&self, cluster: &Cluster) -> Result<(), Error> {
-        let made = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map(|time| time.0);
+    /// Returns what is known of the definition of cluster-api's clusters; it fails if there is none.
+    async fn definition(&self) -> Result<Definition, Error> {
         let definitions = Api::<CustomResourceDefinition>::all(self.management.clone());
         match definitions.get_metadata(DEFINITION).await {
-            Ok(definition) => {
-                let is_newer = match (made(&definition.metadata), made(&cluster.metadata)) {
-                    (Some(defined), Some(joined)) => defined > joined,
-                    _ => false,
-                };
-                let what = match definition.metadata.deletion_timestamp {
-                    Some(_) => "is being deleted",
-                    None if is_newer => "was made after the cluster was joined",
-                    None => return Ok(()),
-                };
-                let why = format!("{DEFINITION} of {MANAGEMENT} {what}; nothing is unjoined");
-                Err(Error::decision(Undecided(why)))
-            }
-            // Without the right to read definitions, this check is skipped.
-            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            Ok(definition) => Ok(Definition::of(&definition.metadata)),
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Definition::Unreadable),
             Err(error) => Err(error.into()),
         }
     }
@@ -321,9 +300,13 @@ impl Reconcile for Discovery {
 
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
         let cluster = self.environment.mirrors.clusters.get("", &key.name);
-        let mut view = View::new(key.clone(), self.provisioned.find(key), cluster.clone());
-        if let Some(cluster) = cluster.filter(|_| view.may_unjoin()) {
-            view.seen = answer(self.look(key, &cluster)).await?.map(Arc::new);
+        let mut view = View::new(key.clone(), self.provisioned.find(key), cluster);
+        if view.may_unjoin() {
+            view.seen = answer(self.look(key)).await?.map(Arc::new);
+        }
+        // After the objects: if a deletion of the definition removed them, that is visible by then.
+        if view.may_unjoin() {
+            view.definition = answer(self.definition()).await?;
         }
         if view.may_join() {
             view.kubeconfig = answer(self.kubeconfig(key)).await?;
@@ -346,6 +329,7 @@ impl Reconcile for Discovery {
                 tracing::debug!(controller = COMPONENT, object = %key, why, "nothing to do");
                 Ok(Outcome::Done)
             }
+            Plan::Undecided(why) => Err(Error::decision(Undecided(why))),
             Plan::Refuse(why) => {
                 self.tell(key, seen, why);
                 Ok(Outcome::After(LOOK_AGAIN))

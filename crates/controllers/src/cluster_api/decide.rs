@@ -5,12 +5,15 @@ use std::sync::Arc;
 use api::cluster::{Cluster, ClusterSyncMode};
 use api::constants::CLUSTER_NAME_MAX_LENGTH;
 use apimachinery::names::dns1123_label;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use member::kubeconfig::Access;
 use runtime::Key;
 use serde_json::Value;
 
 use super::origin::Origin;
+use super::{DEFINITION, MANAGEMENT};
 
 /// The phase in which a cluster has a control plane that answers.
 const PROVISIONED: &str = "Provisioned";
@@ -47,6 +50,43 @@ impl Seen {
     }
 }
 
+/// What is known of the definition of cluster-api's clusters. Its deletion deletes its objects, although the clusters still exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Definition {
+    /// It was not asked for.
+    Unasked,
+    Found {
+        is_deleting: bool,
+        /// When it was created.
+        created: Option<Timestamp>,
+    },
+    /// We have no right to read it, so it does not count.
+    Unreadable,
+}
+
+impl Definition {
+    pub(super) fn of(metadata: &ObjectMeta) -> Self {
+        Self::Found {
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        }
+    }
+
+    /// Returns why a missing object may only have gone with its definition, for a Cluster that was joined for it.
+    fn obstacle(self, cluster: &Cluster) -> Option<&'static str> {
+        let joined = cluster.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        match self {
+            Self::Unasked => Some("is not known"),
+            Self::Found { is_deleting: true, .. } => Some("is being deleted"),
+            Self::Found { created, .. } => {
+                let is_newer = created.zip(joined).is_some_and(|(created, joined)| created > joined);
+                is_newer.then_some("was made after the cluster was joined")
+            }
+            Self::Unreadable => None,
+        }
+    }
+}
+
 /// What is known under a namespace and name of the management cluster.
 pub(crate) struct View {
     key: Key,
@@ -56,6 +96,8 @@ pub(crate) struct View {
     cluster: Option<Arc<Cluster>>,
     /// What that Cluster was joined for, if it was joined for this.
     origin: Option<Origin>,
+    /// Read if the object is gone that the Cluster was joined for.
+    pub(super) definition: Definition,
     /// The UID of the management cluster; empty if it does not matter.
     pub(super) management: String,
     /// The kubeconfig of the object's cluster, if it has to be joined and there is one.
@@ -65,7 +107,8 @@ pub(crate) struct View {
 impl View {
     pub(super) fn new(key: Key, seen: Option<Arc<Seen>>, cluster: Option<Arc<Cluster>>) -> Self {
         let origin = cluster.as_deref().and_then(Origin::of).filter(|origin| origin.key == key);
-        Self { key, seen, cluster, origin, management: String::new(), kubeconfig: None }
+        let definition = Definition::Unasked;
+        Self { key, seen, cluster, origin, definition, management: String::new(), kubeconfig: None }
     }
 
     /// Returns whether only the kubeconfig may be missing.
@@ -84,6 +127,8 @@ impl View {
 pub(crate) enum Plan {
     /// Nothing, for this reason.
     Nothing(&'static str),
+    /// Whether it is unjoined cannot be decided, for this reason; the question is asked again.
+    Undecided(String),
     /// It cannot be joined for this reason; an event says so.
     Refuse(String),
     /// It is joined for this object, with this kubeconfig.
@@ -128,6 +173,9 @@ fn joined(view: &View, cluster: &Cluster, origin: &Origin) -> Plan {
                 view.key.name
             )),
         };
+    }
+    if let Some(what) = view.definition.obstacle(cluster) {
+        return Plan::Undecided(format!("{DEFINITION} of {MANAGEMENT} {what}; nothing is unjoined"));
     }
     if view.management != origin.management {
         // An empty management cluster behind the same address must not unjoin everything.
@@ -195,7 +243,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{cluster, deleting, merged};
+    use crate::fixtures::{at, cluster, deleting, merged};
 
     const KUBECONFIG: &str = r#"
 current-context: it
@@ -212,6 +260,11 @@ users: [{name: u, user: {token: t}}]
         Some(Arc::new(Seen { uid: uid.into(), phase: phase.into(), is_deleting: false }))
     }
 
+    /// A definition that was created at this second, if it says so.
+    fn defined(created: Option<i64>) -> Definition {
+        Definition::Found { is_deleting: false, created: created.map(at) }
+    }
+
     /// A Cluster that was joined for an object, and how it differs otherwise.
     fn joined_for(origin: &Origin, otherwise: Value) -> Option<Arc<Cluster>> {
         let base = json!({ "metadata": { "annotations": { JOINED_FOR: origin.to_string() } } });
@@ -221,7 +274,7 @@ users: [{name: u, user: {token: t}}]
     /// What is seen in the management cluster `k`.
     fn view(seen: Option<Arc<Seen>>, cluster: Option<Arc<Cluster>>) -> View {
         let view = View::new(Key::new("capi", "m1"), seen, cluster);
-        View { management: "k".into(), ..view }
+        View { management: "k".into(), definition: defined(Some(0)), ..view }
     }
 
     fn with_kubeconfig(view: View, text: &str) -> View {
@@ -316,6 +369,39 @@ users: [{name: u, user: {token: t}}]
         let replaced = view(seen("v", PROVISIONED), joined_for(&ours, json!({})));
         assert!(!replaced.may_unjoin() && !replaced.may_join());
         assert!(refused(&decide(&replaced), "cluster m1 was joined for another object of this name"));
+    }
+
+    #[test]
+    fn what_goes_with_its_definition_stays_a_member() {
+        let ours = origin("k", "u");
+        let unjoined = || Plan::Unjoin(ours.clone());
+        let undecided = |what: &str| {
+            Plan::Undecided(format!(
+                "clusters.cluster.x-k8s.io of the management cluster of cluster-api {what}; nothing is unjoined"
+            ))
+        };
+        let newer = "was made after the cluster was joined";
+        let going = Definition::Found { is_deleting: true, created: Some(at(0)) };
+        let joined = json!({ "metadata": { "creationTimestamp": "1970-01-01T00:01:40Z" } });
+        // The definition, where the cluster was joined at second 100, or says nothing.
+        let cases = [
+            ("it is older", joined.clone(), defined(Some(99)), unjoined()),
+            ("it is of the same second", joined.clone(), defined(Some(100)), unjoined()),
+            ("it is newer by a second", joined.clone(), defined(Some(101)), undecided(newer)),
+            ("it does not say when it was made", joined.clone(), defined(None), unjoined()),
+            ("the cluster does not say when it was joined", json!({}), defined(Some(101)), unjoined()),
+            ("it is being deleted", joined.clone(), going, undecided("is being deleted")),
+            ("it may not be read", joined.clone(), Definition::Unreadable, unjoined()),
+            ("it was not asked for", joined.clone(), Definition::Unasked, undecided("is not known")),
+        ];
+        for (name, otherwise, definition, expected) in cases {
+            let view = View { definition, ..view(None, joined_for(&ours, otherwise)) };
+            assert_eq!(decide(&view), expected, "{name}");
+        }
+        let leaving = View { definition: going, ..view(None, joined_for(&ours, deleting())) };
+        assert_eq!(decide(&leaving), Plan::Nothing("it is leaving"));
+        let there = View { definition: going, ..view(seen("u", PROVISIONED), joined_for(&ours, joined)) };
+        assert_eq!(decide(&there), Plan::Nothing("it is joined"), "its object still exists");
     }
 
     #[test]
