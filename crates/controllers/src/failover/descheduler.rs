@@ -11,6 +11,9 @@
 //! such as clusters in pull mode, are asked through their estimator. A cluster that cannot be asked keeps its
 //! replicas.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,6 +117,17 @@ fn ready(binding: &ResourceBinding, cluster: &str) -> i32 {
     ready.map_or(-1, |ready| i32::try_from(ready).unwrap_or(i32::MAX))
 }
 
+/// Returns the clusters that are asked about a binding: fewer replicas are ready there than were assigned. If the number of those that
+/// are ready is not known, the cluster is asked as well.
+fn lacking(binding: &ResourceBinding) -> Vec<&str> {
+    if binding.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    let targets = binding.spec.clusters.iter();
+    let lacking = targets.filter(|target| ready(binding, &target.name) < target.replicas);
+    lacking.map(|target| target.name.as_str()).collect()
+}
+
 /// A binding, and how many of its replicas find no node where.
 pub(crate) struct View {
     binding: Arc<ResourceBinding>,
@@ -152,6 +166,16 @@ fn decide(view: &View) -> Plan {
     plan
 }
 
+/// Returns what is told of an attempt: reason and message of an event. Nothing, if somebody else has written the binding meanwhile: it is
+/// looked at again after the interval.
+fn conclude(taken: &[(String, i32)], written: &Result<(), Error>) -> Option<(&'static str, String)> {
+    match written {
+        Ok(()) => Some((DESCHEDULE_BINDING_SUCCEED, message(taken))),
+        Err(error) if error.is_conflict() => None,
+        Err(error) => Some((DESCHEDULE_BINDING_FAILED, error.to_string())),
+    }
+}
+
 fn message(taken: &[(String, i32)]) -> String {
     let each = taken.iter().map(|(cluster, count)| format!("{count} replica(s) in cluster({cluster})"));
     let total: i64 = taken.iter().map(|(_, count)| i64::from(*count)).sum();
@@ -166,12 +190,8 @@ impl Reconcile for Controller {
 
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
         let Some(binding) = self.shared.mirrors.bindings.find(key) else { return Ok(None) };
-        if binding.metadata.deletion_timestamp.is_some() {
-            return Ok(None);
-        }
-        let targets = binding.spec.clusters.iter();
-        let lacking = targets.filter(|target| ready(&binding, &target.name) < target.replicas);
-        let asked = join_all(lacking.map(|target| self.ask(&binding, &target.name))).await;
+        let asked = lacking(&binding).into_iter().map(|cluster| self.ask(&binding, cluster));
+        let asked = join_all(asked).await;
         let unschedulable: BTreeMap<String, i32> = asked.into_iter().flatten().collect();
         Ok((!unschedulable.is_empty()).then_some(View { binding, unschedulable }))
     }
@@ -186,16 +206,12 @@ impl Reconcile for Controller {
         let mut fewer = binding.clone();
         fewer.spec.clusters = clusters;
         let mirror = &shared.mirrors.bindings;
-        let written = shared.writer.update_mirrored(mirror, binding, &fewer, Guard::Version).await;
-        let (reason, message) = match &written {
-            Ok(_) => (DESCHEDULE_BINDING_SUCCEED, message(&plan.taken)),
-            Err(error) if error.is_conflict() => return Ok(Outcome::Done),
-            Err(error) => (DESCHEDULE_BINDING_FAILED, error.to_string()),
-        };
+        let written = shared.writer.update_mirrored(mirror, binding, &fewer, Guard::Version).await.map(drop);
+        let Some((reason, message)) = conclude(&plan.taken, &written) else { return Ok(Outcome::Done) };
         let kind = api::events::event_type(reason);
         shared.events.emit(COMPONENT, &about(binding), kind, reason, message.clone());
         shared.events.emit(COMPONENT, &binding.spec.resource, kind, reason, message);
-        written.map(|_| Outcome::Done)
+        written.map(|()| Outcome::Done)
     }
 }
 
@@ -253,13 +269,10 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use api::features::Features;
-    use estimator::server::Estimator;
-    use k8s_openapi::api::core::v1::{Namespace, Service};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{binding, merged};
+    use crate::fixtures::{binding, deleting, merged, refused};
     use crate::world::World;
 
     fn placed(replicas: &[(&str, i32, Option<i64>)], otherwise: Value) -> ResourceBinding {
@@ -307,6 +320,44 @@ mod tests {
             let after = plan.clusters.map(|all| all.iter().map(|target| target.replicas).sum::<i32>());
             let lost: i32 = expected.iter().map(|(_, count)| count).sum();
             assert_eq!(after, (lost > 0).then_some(before - lost), "{name}");
+        }
+    }
+
+    #[test]
+    fn which_clusters_are_asked() {
+        let cases = [
+            ("fewer are ready", vec![("m1", 3, Some(2))], json!({}), vec!["m1"]),
+            ("all are ready", vec![("m1", 3, Some(3))], json!({}), vec![]),
+            ("more are ready", vec![("m1", 3, Some(4))], json!({}), vec![]),
+            ("it is not known how many are ready", vec![("m1", 3, None)], json!({}), vec!["m1"]),
+            ("none is wanted, and none is ready", vec![("m1", 0, Some(0))], json!({}), vec![]),
+            ("none is wanted, and nothing is known", vec![("m1", 0, None)], json!({}), vec!["m1"]),
+            (
+                "two of three",
+                vec![("m1", 1, Some(0)), ("m2", 1, Some(1)), ("m3", 2, Some(1))],
+                json!({}),
+                vec!["m1", "m3"],
+            ),
+            ("it goes", vec![("m1", 3, Some(2))], deleting(), vec![]),
+            ("it is nowhere", vec![], json!({}), vec![]),
+        ];
+        for (name, replicas, otherwise, expected) in cases {
+            assert_eq!(lacking(&placed(&replicas, otherwise)), expected, "{name}");
+        }
+        let silent = binding(json!({ "spec": { "clusters": [{ "name": "m1", "replicas": 1 }] } }));
+        assert_eq!(lacking(&silent), ["m1"], "it has reported nothing");
+    }
+
+    #[test]
+    fn what_is_told_of_an_attempt() {
+        let taken = [("m1".to_owned(), 2)];
+        let cases = [
+            ("it worked", Ok(()), Some(("DescheduleBindingSucceed", message(&taken)))),
+            ("others were faster", Err(refused(409)), None),
+            ("it was refused", Err(refused(500)), Some(("DescheduleBindingFailed", "why".to_owned()))),
+        ];
+        for (name, written, expected) in cases {
+            assert_eq!(conclude(&taken, &written), expected, "{name}");
         }
     }
 
@@ -359,24 +410,7 @@ mod tests {
         let pull = world.cluster("pull", json!({ "spec": { "syncMode": "Pull" } })).await;
         assert_eq!(controller.ask(&deployment, &pull).await, None, "nobody can be asked");
 
-        let client = world.environment.client().clone();
-        let estimator = Estimator::new(&pull, client, Features::default(), &world.supervisor);
-        estimator.complete().await;
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        tokio::spawn(estimator.serve(listener, None, world.supervisor.token().clone()));
-        let options = &world.environment.scheduler.estimators;
-        if world.api::<Namespace>("").get_opt(&options.namespace).await.expect("an answer").is_none() {
-            world.namespace(&options.namespace).await;
-        }
-        let ports = json!([{ "port": options.port, "targetPort": port }]);
-        let name = format!("{}-{pull}", options.prefix);
-        let _: Service = world
-            .create(json!({
-                "metadata": { "name": name, "namespace": options.namespace },
-                "spec": { "type": "ExternalName", "externalName": "127.0.0.1", "ports": ports },
-            }))
-            .await;
+        world.serve_estimator(&pull, &world.environment.scheduler.estimators).await;
         controller.connect().await;
         assert_eq!(controller.ask(&deployment, &pull).await, Some((pull.clone(), 0)));
         world.environment.mirrors.clusters.remove(&Key::new("", &pull), 0);
