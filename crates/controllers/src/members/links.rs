@@ -100,11 +100,13 @@ pub(super) async fn connect(shared: &Shared, cluster: &Cluster) -> member::Resul
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use runtime::Key;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures::{at, cluster, deleting};
-    use crate::world::World;
+    use crate::world::{World, drain};
 
     #[test]
     fn who_has_a_connection() {
@@ -120,6 +122,47 @@ mod tests {
         for (name, cluster, expected) in cases {
             assert_eq!(Links::decide(&cluster.map(Arc::new), at(0)), expected, "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_made_once_and_brings_up_what_waits_for_it() {
+        let world = World::agent().await;
+        let name = world.cluster("m1", json!({})).await;
+        let work = world.work(&name, json!({})).await;
+        let shared = world.members(&["execution"]);
+        let links = Links(shared.clone());
+        world.writes();
+        assert_eq!(world.once(&links, &name).await, Outcome::Done);
+        let member = shared.members.get(&name).expect("it is reached");
+        assert_eq!(drain(&shared.executions), [Key::of(work.as_ref())]);
+        assert_eq!(world.once(&links, &name).await, Outcome::Done);
+        assert!(drain(&shared.executions).is_empty(), "it is the same connection");
+        world.environment.mirrors.clusters.remove(&Key::new("", name.as_str()), 0);
+        assert_eq!(world.once(&links, &name).await, Outcome::Done);
+        assert!(member.stopped().is_cancelled() && shared.members.get(&name).is_none());
+        assert_eq!(world.writes(), [""; 0]);
+        world.supervisor.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_cluster_without_its_secret_is_tried_again() {
+        let world = World::new().await;
+        let reference = json!({ "namespace": world.namespace, "name": "m1" });
+        let spec = json!({ "spec": {
+            "apiEndpoint": "https://127.0.0.1:1", "insecureSkipTLSVerification": true, "secretRef": reference,
+        } });
+        let name = world.cluster("m1", spec).await;
+        let shared = world.members(&["execution"]);
+        let links = Links(shared.clone());
+        assert_eq!(world.once(&links, &name).await, Outcome::Retry);
+        assert!(shared.members.get(&name).is_none());
+        world.create::<Secret>(json!({ "metadata": reference, "data": { "token": "dA==" } })).await;
+        assert_eq!(world.once(&links, &name).await, Outcome::Done);
+        let member = shared.members.get(&name).expect("it has its credentials");
+        world.environment.mirrors.clusters.remove(&Key::new("", name.as_str()), 0);
+        assert_eq!(world.once(&links, &name).await, Outcome::Done);
+        assert!(member.stopped().is_cancelled() && shared.members.get(&name).is_none());
+        world.supervisor.stop().await;
     }
 
     #[tokio::test]

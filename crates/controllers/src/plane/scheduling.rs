@@ -138,18 +138,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 }
 
 fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
-    let settings = plane.scheduler.clone();
-    let controller = Arc::new(Controller {
-        plane: Arc::clone(plane),
-        scheduler: Arc::new(settings.scheduler(Gates::from(&plane.features))),
-        component: settings.name.clone().leak(),
-        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane)),
-        settings,
-        known: RwLock::default(),
-        turns: Mutex::default(),
-        wake: Notify::new(),
-        connected: OnceCell::new(),
-    });
+    let controller = Arc::new(Controller::new(plane, plane.scheduler.clone()));
     plane.mirrors.bindings.subscribe({
         let controller = Arc::clone(&controller);
         move |change| {
@@ -172,6 +161,20 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
 }
 
 impl Controller {
+    fn new(plane: &Arc<Plane>, settings: Settings) -> Self {
+        Self {
+            plane: Arc::clone(plane),
+            scheduler: Arc::new(settings.scheduler(Gates::from(&plane.features))),
+            component: settings.name.clone().leak(),
+            estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane)),
+            settings,
+            known: RwLock::default(),
+            turns: Mutex::default(),
+            wake: Notify::new(),
+            connected: OnceCell::new(),
+        }
+    }
+
     /// Records what decisions about other bindings depend on.
     fn relations_changed(&self, change: &Change<'_, ResourceBinding>) {
         let gates = self.scheduler.gates();

@@ -2,6 +2,9 @@
 //!
 //! A member whose nodes and pods this process follows needs no estimator: where none is connected, [`super::local`] answers.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -206,7 +209,8 @@ fn question(view: &View, term: &str, now: Timestamp) -> Option<Question> {
 mod tests {
     use std::time::Instant;
 
-    use scheduler::{Fleet, Gates};
+    use api::work::TargetCluster;
+    use scheduler::{Assumptions, Fleet, Gates};
     use serde_json::{Value, json};
 
     use super::super::decide::{Known, Subject};
@@ -240,8 +244,14 @@ mod tests {
         assert_eq!(without_estimator(false, "no".to_owned()), missed);
     }
 
-    /// What is asked about a binding where `m1` and `m2` serve Deployments.
+    /// What is asked about a binding where `m1` and `m2` serve Deployments: the clusters, and whether sets are counted.
     fn asked(otherwise: Value) -> Option<(Vec<String>, bool)> {
+        let question = asked_with(Assumptions::default(), otherwise)?;
+        let names = question.clusters.iter().map(|(name, _)| name.clone()).collect();
+        Some((names, matches!(question.want, Want::Sets(_))))
+    }
+
+    fn asked_with(assumptions: Assumptions, otherwise: Value) -> Option<Question> {
         let serving = json!({ "status": { "apiEnablements": [
             { "groupVersion": "apps/v1", "resources": [{ "name": "deployments", "kind": "Deployment" }] },
         ] } });
@@ -251,15 +261,19 @@ mod tests {
         } });
         let view = View {
             subject: Subject::Namespaced(Arc::new(binding(merged(base, otherwise)))),
-            scheduler: Arc::new(Settings::default().scheduler(Gates::default())),
-            known: Known { fleet: Arc::new(Fleet::new(clusters)), ..Known::default() },
+            scheduler: Arc::new(
+                Settings::default().scheduler(Gates { components: true, ..Gates::default() }),
+            ),
+            known: Known {
+                fleet: Arc::new(Fleet::new(clusters)),
+                assumptions: assumptions.into(),
+                ..Known::default()
+            },
             answers: Some(Default::default()),
             seen: Obstacles::default().seen(),
             started: Instant::now(),
         };
-        let question = question(&view, "", at(1))?;
-        let names = question.clusters.iter().map(|(name, _)| name.clone()).collect();
-        Some((names, matches!(question.want, Want::Sets(_))))
+        question(&view, "", at(1))
     }
 
     #[test]
@@ -270,5 +284,31 @@ mod tests {
         assert_eq!(asked(only("m2")), Some((vec!["m2".to_owned()], false)));
         assert_eq!(asked(only("m9")), None, "nobody could take it");
         assert_eq!(asked(json!({ "spec": { "replicas": 0 } })), None, "it needs no room");
+        let component = json!({ "name": "c", "replicas": 1 });
+        let sets = json!({ "spec": { "replicas": 0, "components": [component] } });
+        assert_eq!(asked(sets.clone()), Some((both(), false)), "its components need room");
+        let spread = json!([{ "spreadByField": "cluster", "minGroups": 1, "maxGroups": 1 }]);
+        let one_cluster = merged(sets, json!({ "spec": { "placement": { "spreadConstraints": spread } } }));
+        assert_eq!(asked(one_cluster), Some((both(), true)), "all of them in one cluster");
+    }
+
+    #[test]
+    fn what_was_placed_and_does_not_run_yet_is_a_part_of_the_question() {
+        let other = binding(json!({ "spec": {
+            "replicas": 3, "resource": { "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "shop" },
+        } }));
+        let mut assumptions = Assumptions::default();
+        let target = TargetCluster { name: "m1".to_owned(), replicas: 3, ..TargetCluster::default() };
+        assumptions.assume("default/other", &other.spec, &[target], at(0));
+        let question = asked_with(assumptions, json!({})).expect("a question");
+        let assumed: Vec<_> = question
+            .clusters
+            .iter()
+            .map(|(name, workloads)| {
+                let each = workloads.iter().map(|one| (one.namespace.as_str(), one.components[0].replicas));
+                (name.as_str(), each.collect::<Vec<_>>())
+            })
+            .collect();
+        assert_eq!(assumed, [("m1", vec![("shop", 3)]), ("m2", vec![])]);
     }
 }
