@@ -135,6 +135,20 @@ fn a_pod_with_very_many_variables_and_mounts_is_looked_at_in_linear_time() {
 }
 
 #[test]
+fn finding_25_a_stateful_set_with_very_many_claims_and_volumes_is_looked_at_in_linear_time() {
+    const MANY: usize = 100_000;
+    let claims: Vec<Value> =
+        (0..MANY).map(|number| json!({"metadata": {"name": format!("c{number}")}})).collect();
+    let volumes: Vec<Value> =
+        (0..MANY).map(|number| json!({"name": format!("v{number}"), "emptyDir": {}})).collect();
+    let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s", "namespace": "n"},
+        "spec": {"volumeClaimTemplates": claims, "selector": {}, "template": {"metadata": {},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "volumes": volumes}}}});
+    // Looking for each volume among all claims would take minutes.
+    assert!(!validation::create(&apps("StatefulSet"), &set).is_empty(), "it selects nothing");
+}
+
+#[test]
 fn a_service_with_very_many_ports_is_looked_at_in_linear_time() {
     const MANY: usize = 100_000;
     let port = |number: usize| json!({"name": format!("p{number}"), "protocol": "TCP", "port": number, "nodePort": number + 1});
@@ -209,6 +223,86 @@ fn a_failed_allocation_leaves_nothing_taken() {
         "spec.ports[1].nodePort: Invalid value: 30001: provided port is already allocated"
     );
     assert_eq!(*allocator.released.borrow(), ["10.96.0.9", "30000"]);
+}
+
+/// Hands out one port after the other, and whatever is asked for.
+#[derive(Default)]
+struct Generous(RefCell<u16>);
+
+impl Allocator for Generous {
+    fn families(&self) -> &[Family] {
+        &[Family::V4]
+    }
+
+    fn cluster_ip(&self, _family: Family, _wanted: Option<&str>) -> Result<String, String> {
+        Ok("10.96.0.9".to_owned())
+    }
+
+    fn node_port(&self, wanted: Option<u16>) -> Result<u16, String> {
+        Ok(wanted.unwrap_or_else(|| {
+            let mut next = self.0.borrow_mut();
+            *next += 1;
+            *next
+        }))
+    }
+
+    fn release_cluster_ip(&self, _address: &str) {}
+
+    fn release_node_port(&self, _port: u16) {}
+}
+
+/// Looking through all ports for each of them would take minutes: node ports are given before the number of ports is judged.
+#[test]
+fn finding_25_many_ports_of_a_service_are_given_node_ports_in_linear_time() {
+    const MANY: usize = 150_000;
+    const NODE_PORTS: usize = 60_000;
+    let service = |kind: &str, port: &dyn Fn(usize) -> Value| {
+        let ports: Vec<Value> = (0..MANY).map(port).collect();
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"type": kind, "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
+                "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "ports": ports}})
+    };
+    let node_port = |service: &Value, index: usize| service["spec"]["ports"][index]["nodePort"].clone();
+
+    let mut created = service("NodePort", &|_| json!({"port": 1}));
+    let taken = service::allocate(&mut created, None, &Generous::default()).expect("there is room");
+    assert_eq!(taken.taken_ports, [1], "ports of one number share");
+    assert_eq!(node_port(&created, MANY - 1), 1);
+
+    let number = |index: usize| index % NODE_PORTS + 1;
+    let old = service(
+        "NodePort",
+        &|index| json!({"name": format!("p{index}"), "port": index, "nodePort": number(index)}),
+    );
+    let gvk = Gvk::new("", "v1", "Service");
+    let mut updated = service("NodePort", &|index| json!({"name": format!("p{index}"), "port": index}));
+    prepare::for_update(&gvk, &mut updated, &old, &ctx());
+    assert_eq!(node_port(&updated, MANY - 1), number(MANY - 1), "a port is known by its name");
+    let kept = service::allocate(&mut updated, Some(&old), &Generous::default()).expect("all are its own");
+    assert_eq!(kept, Allocation::default());
+
+    let mut fewer = service("ClusterIP", &|index| json!({"port": index, "nodePort": number(index)}));
+    prepare::for_update(&gvk, &mut fewer, &old, &ctx());
+    assert_eq!(node_port(&fewer, MANY - 1), Value::Null, "the new type has none");
+    let freed = service::allocate(&mut fewer, Some(&old), &Generous::default()).expect("nothing is taken");
+    assert_eq!(freed.freed_ports.len(), NODE_PORTS);
+}
+
+/// Ports of one number share what the first of them got, or what any of them names.
+#[test]
+fn siblings_share_a_node_port_when_a_service_is_created() {
+    let given = |ports: Value, old: Option<&Value>| {
+        let mut object = json!({"spec": {"type": "NodePort", "ports": ports}});
+        service::allocate(&mut object, old, &Generous::default()).expect("there is room");
+        let ports = object["spec"]["ports"].as_array().expect("a list").clone();
+        ports.iter().map(|port| port["nodePort"].as_u64().unwrap_or(0)).collect::<Vec<_>>()
+    };
+    let ports = json!([{"port": 53}, {"port": 80}, {"port": 53}, {"port": 80, "nodePort": 30080},
+        {"port": 80, "nodePort": 30081}, {"port": 80}]);
+    assert_eq!(given(ports, None), [1, 30080, 1, 30080, 30081, 30080]);
+    let old = json!({"spec": {"type": "NodePort", "ports": [{"port": 53, "nodePort": 30053}]}});
+    let ports = json!([{"port": 53, "nodePort": 30053}, {"port": 53}, {"port": 53}]);
+    assert_eq!(given(ports, Some(&old)), [30053, 1, 2], "a changed Service names its own");
 }
 
 #[test]

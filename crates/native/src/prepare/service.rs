@@ -8,6 +8,7 @@
 //! left out follows from the rest and from what the cluster has. No Service gets or loses a family because the cluster did: only
 //! who changes one of the three changes that.
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv6Addr;
 
 use apimachinery::field::{Error, Errors, Path};
@@ -119,17 +120,19 @@ fn is_headless(spec: Node<'_>) -> bool {
         || spec.at("clusterIPs").items().next().is_some_and(|ip| ip.text() == "None")
 }
 
-fn node_ports(spec: Node<'_>) -> Vec<u16> {
-    let numbers = spec.at("ports").items().filter_map(|port| u16::try_from(port.at("nodePort").int()).ok());
-    let mut ports: Vec<u16> = numbers.filter(|port| *port != 0).collect();
-    ports.sort_unstable();
-    ports.dedup();
-    ports
+/// Returns the node port of one port, if it has one.
+fn node_port_of(port: Node<'_>) -> Option<u16> {
+    u16::try_from(port.at("nodePort").int()).ok().filter(|port| *port != 0)
+}
+
+/// Services come here before their ports are counted: nothing may look through all ports for each port.
+fn node_ports(spec: Node<'_>) -> BTreeSet<u16> {
+    spec.at("ports").items().filter_map(node_port_of).collect()
 }
 
 /// Node ports and the health check port.
 fn ports_of(spec: Node<'_>) -> Vec<u16> {
-    let mut ports = node_ports(spec);
+    let mut ports: Vec<u16> = node_ports(spec).into_iter().collect();
     if let Ok(port @ 1..) = u16::try_from(spec.at("healthCheckNodePort").int()) {
         ports.push(port);
     }
@@ -174,13 +177,14 @@ pub(super) fn keep_allocated(root: &mut Object, old: &Value) {
     }
     if needs_node_port(old) && needs_node_port(now) {
         let (before, after) = (node_ports(old), node_ports(now));
+        // Of several that share a name the last one counts.
+        let by_name: HashMap<&str, i64> =
+            old.at("ports").items().map(|port| (port.at("name").text(), port.at("nodePort").int())).collect();
         each(spec, "ports", |port| {
             if port.get("nodePort").and_then(Value::as_i64).unwrap_or(0) != 0 {
                 return;
             }
-            let name = text(port, "name");
-            let same_name = old.at("ports").items().rfind(|old| old.at("name").text() == name);
-            let number = same_name.map_or(0, |old| old.at("nodePort").int());
+            let number = by_name.get(text(port, "name")).copied().unwrap_or(0);
             let reused =
                 u16::try_from(number).is_ok_and(|port| before.contains(&port) && after.contains(&port));
             if number != 0 && !reused {
@@ -218,8 +222,7 @@ pub(super) fn drop_what_the_type_lost(root: &mut Object, old: &Value) {
             }
         }
     }
-    let ports_subset = node_ports(now).iter().all(|port| node_ports(old).contains(port));
-    if needs_node_port(old) && !needs_node_port(now) && ports_subset {
+    if needs_node_port(old) && !needs_node_port(now) && node_ports(now).is_subset(&node_ports(old)) {
         each(spec, "ports", |port| {
             port.remove("nodePort");
         });
@@ -485,6 +488,7 @@ fn ports(
     }
     let view = Value::Object(spec.clone());
     let has = if needs_node_port(Node::from(&view)) { ports_of(Node::from(&view)) } else { Vec::new() };
+    let has: BTreeSet<u16> = has.into_iter().collect();
     allocation.freed_ports.extend(had.into_iter().filter(|port| !has.contains(port)));
     Ok(())
 }
@@ -497,10 +501,13 @@ fn node_ports_of_new(
     allocator: &dyn Allocator,
     allocation: &mut Allocation,
 ) -> Result<(), Errors> {
-    let had = before.map(node_ports).unwrap_or_default();
+    let mut own = before.map(node_ports).unwrap_or_default();
     let allocate = now.at("type").text() != "LoadBalancer"
         || now.at("allocateLoadBalancerNodePorts").0.and_then(Value::as_bool).unwrap_or(true);
-    let mut by_port: Vec<(i64, u16)> = Vec::new();
+    // Only on creation do ports of one number share what one of them got, or what one of them names.
+    let creating = before.is_none();
+    let mut shared: HashMap<i64, u16> = HashMap::new();
+    let named = if creating { first_node_ports(now) } else { HashMap::new() };
     let Some(list) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return Ok(()) };
     for (index, port) in list.iter_mut().enumerate() {
         let Some(port) = port.as_object_mut() else { continue };
@@ -509,27 +516,34 @@ fn node_ports_of_new(
         if wanted.is_none() && !allocate {
             continue;
         }
-        let shared = by_port.iter().find(|(port, _)| *port == number).map(|(_, node_port)| *node_port);
-        // On creation a sibling port may name the number this one shares.
-        let sibling = now.at("ports").items().filter(|other| other.at("port").int() == number);
-        let sibling = sibling
-            .filter_map(|other| u16::try_from(other.at("nodePort").int()).ok())
-            .find(|port| *port != 0);
-        let wanted = wanted.or(shared.filter(|_| before.is_none())).or(sibling.filter(|_| before.is_none()));
-        let known = wanted.is_some_and(|port| had.contains(&port) || allocation.taken_ports.contains(&port));
-        let chosen = match wanted {
-            Some(port) if known => port,
-            wanted => {
+        let sibling = now.at("ports").items().filter(|other| other.at("port").int() == number).filter_map(node_port_of).next(); let wanted = wanted.or_else(|| shared.get(&number).or_else(|| named.get(&number)).copied()).or(sibling);
+        let chosen = match wanted.filter(|port| own.contains(port)) {
+            Some(port) => port,
+            None => {
                 let port = allocator.node_port(wanted).map_err(|why| {
                     let path = Path::new("spec").child("ports").index(index).child("nodePort");
                     vec![Error::invalid(&path, wanted.unwrap_or(0), why)]
                 })?;
                 allocation.taken_ports.push(port);
+                own.insert(port);
                 port
             }
         };
-        by_port.push((number, chosen));
+        if creating {
+            shared.entry(number).or_insert(chosen);
+        }
         port.insert("nodePort".to_owned(), chosen.into());
     }
     Ok(())
+}
+
+/// Returns for each number the first node port that a port of this number names.
+fn first_node_ports(spec: Node<'_>) -> HashMap<i64, u16> {
+    let mut first = HashMap::new();
+    for port in spec.at("ports").items() {
+        if let Some(node_port) = node_port_of(port) {
+            first.entry(port.at("port").int()).or_insert(node_port);
+        }
+    }
+    first
 }

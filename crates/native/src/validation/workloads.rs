@@ -1,5 +1,7 @@
 //! Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, ControllerRevisions.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use apimachinery::selector::label::Selector;
@@ -189,7 +191,8 @@ fn with_claimed_volumes(spec: Node<'_>) -> Value {
         let claimed =
             names.iter().map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
         let own = pod.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default();
-        let own = own.into_iter().filter(|volume| !names.contains(&Node::from(volume).at("name").text()));
+        let taken: HashSet<&str> = names.iter().copied().collect();
+        let own = own.into_iter().filter(|volume| !taken.contains(Node::from(volume).at("name").text()));
         let volumes: Vec<Value> = claimed.chain(own).collect();
         pod.insert("volumes".to_owned(), volumes.into());
     }
