@@ -4,6 +4,7 @@
 //! behind the gate ResourceQuotaEstimate, workloads that are on their way behind the gate SchedulingOvercommitProtection.
 
 mod connections;
+mod guests;
 mod metrics;
 
 use std::convert::Infallible;
@@ -35,6 +36,7 @@ use crate::protocol::{
 };
 use crate::room::{self, Node, Taken};
 use crate::{RUNNING, unschedulable};
+use guests::{Guest, Guests, Limits};
 use metrics::METRICS;
 
 /// How many requests of one connection are worked on at once.
@@ -120,7 +122,8 @@ impl Estimator {
         tls: Option<Arc<ServerConfig>>,
         stop: CancellationToken,
     ) -> Result<(), tonic::transport::Error> {
-        let incoming = connections::incoming(listener, tls, connections::Limits::default(), stop.clone());
+        let guests = Guests::new(Limits::default());
+        let incoming = connections::incoming(listener, tls, guests, connections::PATIENCE, stop.clone());
         tonic::transport::Server::builder()
             .concurrency_limit_per_connection(AT_ONCE)
             .max_concurrent_streams(u32::try_from(AT_ONCE).ok())
@@ -221,7 +224,9 @@ impl tower::Service<Request<Body>> for Estimator {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let state = self.0.clone();
+        let active = request.extensions().get::<Arc<Guest>>().map(Guest::begin);
         Box::pin(async move {
+            let _active = active;
             Ok(match request.uri().path() {
                 protocol::MAX_AVAILABLE_REPLICAS => grpc().unary(Replicas(state), request).await,
                 protocol::MAX_AVAILABLE_COMPONENT_SETS => grpc().unary(Sets(state), request).await,
