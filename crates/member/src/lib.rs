@@ -8,6 +8,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
+pub mod answer;
 mod connection;
 pub mod credentials;
 mod error;
