@@ -45,7 +45,7 @@ impl Admit for Karmada {
         let (group, name) = (&kind.gvk.group, &kind.gvk.kind);
         subresource.is_empty()
             && (HOOKS.iter().any(|hook| hook.sees(operation_of(operation), group, name))
-                || (operation == Write::Create && table::optional_for(group, name).is_some()))
+                || (operation == Write::Create && table::warning_for(group, name).is_some()))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -57,12 +57,9 @@ impl Admit for Karmada {
             self.check(attributes).await?;
             let gvk = &attributes.kind.gvk;
             if attributes.operation == Write::Create
-                && let Some(controller) = table::optional_for(&gvk.group, &gvk.kind)
+                && let Some(warning) = table::warning_for(&gvk.group, &gvk.kind)
             {
-                attributes.warnings.push(format!(
-                    "nothing acts on {} unless --controllers names {controller}, which is off by default",
-                    gvk.kind
-                ));
+                attributes.warnings.push(warning);
             }
             Ok(())
         })

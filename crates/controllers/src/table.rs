@@ -461,17 +461,24 @@ impl Declaration {
     }
 }
 
-/// Kinds whose only controller is off by default, and that controller.
-const OPTIONAL: &[(&str, &str, &str)] =
-    &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
+/// Kinds that nothing acts on unless it is asked for: the group, the kind, and the only controller, which is off by default. `None`
+/// stands for a kind that has no controller yet.
+const OPTIONAL: &[(&str, &str, Option<&str>)] =
+    &[("networking.karmada.io", "MultiClusterIngress", Some("multiClusterIngress"))];
 
-/// Returns the controller of a kind if that controller is off by default; nothing if the kind has an active
-/// controller or needs none.
-pub fn optional_for(group: &str, kind: &str) -> Option<&'static str> {
-    OPTIONAL
-        .iter()
-        .find(|(optional_group, name, _)| (*optional_group, *name) == (group, kind))
-        .map(|(_, _, controller)| *controller)
+/// Returns what users are told who create an object that nothing acts on by default.
+pub fn warning_for(group: &str, kind: &str) -> Option<String> {
+    let found = OPTIONAL.iter().find(|(optional_group, name, _)| (*optional_group, *name) == (group, kind));
+    found.map(|(_, kind, controller)| warning(kind, *controller))
+}
+
+fn warning(kind: &str, controller: Option<&str>) -> String {
+    match controller {
+        Some(controller) => {
+            format!("nothing acts on {kind} unless --controllers names {controller}, which is off by default")
+        }
+        None => format!("nothing acts on {kind} yet"),
+    }
 }
 
 /// Returns the page of the reference that lists the controllers.
@@ -626,18 +633,26 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_whose_controller_is_off_by_default_is_known() {
-        let missing = |group, kind| optional_for(group, kind);
-        let named = missing("networking.karmada.io", "MultiClusterIngress").expect("it is off by default");
-        assert!(TABLE.iter().any(|declaration| declaration.name == named && !declaration.default));
-        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport"), None);
-        assert_eq!(missing("search.karmada.io", "ResourceRegistry"), None);
-        assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
-        assert_eq!(missing("", "ConfigMap"), None);
+    fn users_are_warned_of_a_kind_that_nothing_acts_on_by_default() {
+        for (_, kind, controller) in OPTIONAL {
+            let is_off = |name: &str| TABLE.iter().any(|one| one.name == name && !one.default);
+            assert!(controller.is_none_or(is_off), "{kind}: {controller:?} is not off by default");
+        }
+        assert_eq!(
+            warning_for("networking.karmada.io", "MultiClusterIngress").as_deref(),
+            Some(
+                "nothing acts on MultiClusterIngress unless --controllers names multiClusterIngress, which is off by default"
+            )
+        );
+        assert_eq!(warning("Thing", None), "nothing acts on Thing yet");
+        assert_eq!(warning_for("multicluster.x-k8s.io", "ServiceExport"), None);
+        assert_eq!(warning_for("search.karmada.io", "ResourceRegistry"), None);
+        assert_eq!(warning_for("policy.karmada.io", "PropagationPolicy"), None);
+        assert_eq!(warning_for("", "ConfigMap"), None);
     }
 
     #[test]
-    fn every_kind_of_karmada_is_acted_on_or_has_an_optional_controller() {
+    fn every_kind_of_karmada_is_acted_on_or_has_a_warning() {
         let known: BTreeSet<(String, String)> = api::crd::all()
             .into_iter()
             .chain(api::crd::aggregated())
@@ -672,8 +687,11 @@ mod tests {
         ];
         for (group, kind) in known {
             let (without, acted_on) =
-                (optional_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
-            assert!(without != acted_on, "{group}/{kind}: is it acted on, or has that to be asked for?");
+                (warning_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
+            assert!(
+                without != acted_on,
+                "{group}/{kind}: does a controller act on it (`acted_on`), or not (`OPTIONAL`)?"
+            );
         }
     }
 
