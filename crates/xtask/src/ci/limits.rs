@@ -21,6 +21,8 @@ type Row = (&'static str, Vec<String>);
 /// Returns the rows that the table has to have. Rows without a number need no line here.
 fn rows(code: &Code) -> Result<Vec<Row>> {
     let account = "apiserver/src/account.rs";
+    let reply = "apiserver/src/outbound/reply.rs";
+    let discovery = "apiserver/src/aggregation/discovery.rs";
     let audit = "apiserver/src/audit/log.rs";
     let listener = "apiserver/src/http/listener/mod.rs";
     let member = "member/src/limit.rs";
@@ -188,13 +190,49 @@ fn rows(code: &Code) -> Result<Vec<Row>> {
             ],
         ),
         (
+            "Comparing a role with the rights of its writer",
+            vec![count(code.value("apiserver/src/auth/escalation/missing.rs", "const STEPS: usize = ")?)],
+        ),
+        (
+            "Request for a certificate",
+            vec![kib(code.value("apiserver/src/auth/signing_request.rs", "const LONGEST: usize = ")?)],
+        ),
+        (
+            "Keys by which the items of a list of a custom kind are told apart",
+            vec![count(code.value("apimachinery/src/crd/schema.rs", "const MOST_MAP_KEYS: usize = ")?)],
+        ),
+        (
             "Watches of a user",
             vec![count(code.value("apiserver/src/limits.rs", "const LONG_RUNNING: usize = ")?)],
         ),
         ("Webhooks", vec![seconds(code.value("native/src/validation/admission.rs", "!(1..=")?)]),
         (
             "Answers of webhooks for admission and conversion, and of aggregated servers when they are asked what they serve",
-            vec![mib(code.value("apiserver/src/outbound/reply.rs", "const MAX_REPLY: usize = ")?)],
+            vec![
+                mib(code.value(reply, "const MAX_REPLY: usize = ")?),
+                mib(code.value(reply, "const MAX_TREE: usize = ")?),
+                mib(code.value(reply, "const ARRIVING: usize = ")?),
+                mib(code.value(reply, "const TREES: usize = ")?),
+                mib(code.value(reply, "const ALL_ARRIVING: usize = ")?),
+                mib(code.value(reply, "const ALL_TREES: usize = ")?),
+            ],
+        ),
+        (
+            "What a group version of an aggregated server has",
+            vec![
+                count(code.value(discovery, "const MOST_RESOURCES: usize = ")?),
+                mib(code.value(discovery, "const RESOURCES: usize = ")?),
+                count(code.value(discovery, "const MOST_PIECES: usize = ")?),
+                mib(code.value(discovery, "const OPENAPI: usize = ")?),
+                mib(code.value(discovery, "const OPENAPI_TREE: usize = ")?),
+            ],
+        ),
+        (
+            "Converted objects that are kept",
+            vec![
+                count(code.value("apiserver/src/conversion/mod.rs", "const REMEMBERED: usize = ")?),
+                mib(code.value("apiserver/src/conversion/mod.rs", "const REMEMBERED_BYTES: usize = ")?),
+            ],
         ),
         (
             "Answers of interpreter webhooks and of OpenSearch",
