@@ -11,10 +11,10 @@
 mod processes;
 mod support;
 
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
@@ -22,6 +22,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use processes::Process;
 use serde_json::{Value, json};
 use support::originals::{self, Originals};
+use support::programs::join;
 use support::{Build, Column, Ours, cpu_seconds, megabytes, print};
 
 const WRITERS: usize = 16;
@@ -83,16 +84,8 @@ async fn measure(build: &Build, sizes: &Sizes, side: Side) -> Result<Column> {
     let plane = support::client(&ours.kubeconfig).await?;
     for number in 1..=sizes.members {
         let name = format!("member{number}");
-        let output = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["join", &name, "--kubeconfig"])
-            .arg(&ours.kubeconfig)
-            .arg("--cluster-kubeconfig")
-            .arg(folder.path().join(format!("{name}.kubeconfig")))
-            .output()
-            .context("cannot run karmada join")?;
-        if !output.status.success() {
-            bail!("karmada join {name}: {}", String::from_utf8_lossy(&output.stderr));
-        }
+        let file = folder.path().join(format!("{name}.kubeconfig"));
+        join(Path::new(env!("CARGO_BIN_EXE_karmada")), &ours.kubeconfig, &name, &file)?;
     }
     prepare(&plane, sizes).await?;
     eprintln!("  {} Deployments run", sizes.autoscalers);

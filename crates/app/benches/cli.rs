@@ -6,12 +6,13 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use clusters::toolchain::{KARMADA, Toolchain};
+use support::programs::{join, simulate};
 use support::{Build, Ours};
 
 /// Measures commands.
@@ -37,16 +38,6 @@ struct Sizes {
     bench: bool,
 }
 
-/// A process that ends with the benchmark.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// One of the programs that are compared.
 struct Program {
     name: &'static str,
@@ -58,23 +49,18 @@ fn main() -> Result<()> {
     let ours = sizes.program.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_karmada")));
     let folder = tempfile::tempdir()?;
     let plane = Ours::start(&Build { name: "karmada-rs", program: ours.clone() })?;
-    eprintln!("starting {} simulated clusters …", sizes.clusters);
     let simulated = folder.path().join("sim");
-    let _sim = Running(
-        Command::new(&ours)
-            .args(["--log", "warn", "sim", "--clusters", &sizes.clusters.to_string(), "--data-dir"])
-            .arg(&simulated)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start the simulation")?,
-    );
+    let _sim = simulate(&ours, &simulated, sizes.clusters, &[])?;
     let mut programs = vec![Program { name: "karmada-rs", path: ours.clone() }];
     match Toolchain::from_env().and_then(|toolchain| toolchain.ensure_program(&KARMADA, "karmadactl")) {
         Ok(path) => programs.push(Program { name: "karmadactl", path }),
         Err(error) => eprintln!("karmadactl is left out: {error:#}"),
     }
-    join(&ours, &plane.kubeconfig, &simulated, sizes.clusters)?;
+    eprintln!("joining …");
+    for number in 1..=sizes.clusters {
+        let name = format!("member{number}");
+        join(&ours, &plane.kubeconfig, &name, &simulated.join(format!("{name}.kubeconfig")))?;
+    }
     fill(&ours, &plane.kubeconfig, folder.path(), &sizes)?;
 
     println!("{:<44} {:>14} {:>14}", "", "CPU", "wall");
@@ -130,31 +116,6 @@ fn children() -> Result<Duration> {
         rest.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     // Linux counts in hundredths of a second for everybody.
     Ok(Duration::from_millis(ticks * 10))
-}
-
-fn join(program: &Path, kubeconfig: &Path, simulated: &Path, count: usize) -> Result<()> {
-    eprintln!("joining …");
-    let deadline = Instant::now() + Duration::from_secs(300);
-    for number in 1..=count {
-        let name = format!("member{number}");
-        let file = simulated.join(format!("{name}.kubeconfig"));
-        while !file.exists() {
-            if Instant::now() > deadline {
-                bail!("{name} did not start");
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let output = Command::new(program)
-            .args(["--log", "warn", "join", &name, "--kubeconfig"])
-            .arg(kubeconfig)
-            .arg("--cluster-kubeconfig")
-            .arg(&file)
-            .output()?;
-        if !output.status.success() {
-            bail!("{name}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-    }
-    Ok(())
 }
 
 /// Puts pods into every cluster, and waits for them.

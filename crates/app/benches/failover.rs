@@ -11,8 +11,8 @@
 mod support;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +23,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
 use support::originals::{self, Originals};
+use support::programs::{join, simulate};
 use support::{Build, Column, Ours, cpu_seconds, megabytes};
 
 const WRITERS: usize = 16;
@@ -52,16 +53,6 @@ struct Sizes {
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// A process that ends with the benchmark.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn main() -> Result<()> {
@@ -123,28 +114,11 @@ async fn measure(sizes: &Sizes, side: Side) -> Result<Column> {
     let name = if side == Side::Ours { build.name } else { originals::NAME };
     eprintln!("{name}");
     let pids: Vec<u32> = others.iter().flat_map(Originals::pids).chain([ours.child.id()]).collect();
-    eprintln!("{} simulated clusters …", sizes.clusters);
-    let _sim = Running(
-        Command::new(&program)
-            // Each has room for its own share and for that of the lost one.
-            .args([
-                "--log",
-                "warn",
-                "sim",
-                "--nodes",
-                "20",
-                "--clusters",
-                &sizes.clusters.to_string(),
-                "--data-dir",
-            ])
-            .arg(&simulated)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start the simulation")?,
-    );
+    // Each has room for its own share and for that of the lost one.
+    let _sim = simulate(&program, &simulated, sizes.clusters, &["--nodes", "20"])?;
     for number in 1..=sizes.clusters {
-        join(&program, &ours.kubeconfig, &simulated, number)?;
+        let name = format!("member{number}");
+        join(&program, &ours.kubeconfig, &name, &simulated.join(format!("{name}.kubeconfig")))?;
     }
     let plane = support::client(&ours.kubeconfig).await?;
     eprintln!("{} Deployments …", sizes.deployments);
@@ -187,28 +161,6 @@ async fn measure(sizes: &Sizes, side: Side) -> Result<Column> {
         ("memory afterwards (MB)".to_owned(), megabytes(&pids)),
     ];
     Ok(Column { name, rows })
-}
-
-fn join(program: &Path, kubeconfig: &Path, simulated: &Path, number: usize) -> Result<()> {
-    let name = format!("member{number}");
-    let file = simulated.join(format!("{name}.kubeconfig"));
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !file.exists() {
-        if Instant::now() > deadline {
-            bail!("{name} did not start");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let output = Command::new(program)
-        .args(["--log", "warn", "join", &name, "--kubeconfig"])
-        .arg(kubeconfig)
-        .arg("--cluster-kubeconfig")
-        .arg(&file)
-        .output()?;
-    if !output.status.success() {
-        bail!("{name}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
 }
 
 fn api(client: &kube::Client, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {

@@ -11,15 +11,15 @@ mod support;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::future;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use support::follower::{Follower, each, shares};
+use support::programs::join;
 use support::{Build, Column, Ours, cpu_seconds, megabytes, per_thousand, print, rate, timed};
 
 const MEMBERS: usize = 3;
@@ -62,7 +62,8 @@ async fn measure(build: &Build, templates: usize, singles: usize) -> Result<Colu
     for number in 1..=MEMBERS {
         let name = format!("member{number}");
         let cluster = fleet.cluster(&name).context("a cluster that was just started")?;
-        join(&name, &ours.kubeconfig, cluster.direct_kubeconfig())?;
+        let program = Path::new(env!("CARGO_BIN_EXE_karmada"));
+        join(program, &ours.kubeconfig, &name, cluster.direct_kubeconfig())?;
         clients.push(support::client(cluster.direct_kubeconfig()).await?);
     }
     prepare(&plane).await?;
@@ -87,20 +88,6 @@ async fn measure(build: &Build, templates: usize, singles: usize) -> Result<Colu
     drop(ours);
     fleet.down().await?;
     Ok(Column { name: build.name, rows })
-}
-
-fn join(name: &str, plane: &Path, member: &Path) -> Result<()> {
-    let output = Command::new(env!("CARGO_BIN_EXE_karmada"))
-        .args(["join", name, "--kubeconfig"])
-        .arg(plane)
-        .arg("--cluster-kubeconfig")
-        .arg(member)
-        .output()
-        .context("cannot run karmada join")?;
-    if !output.status.success() {
-        bail!("karmada join {name}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
 }
 
 /// Waits for the members, and makes the namespace and a policy that sends everything in it everywhere.

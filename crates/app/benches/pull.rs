@@ -11,7 +11,7 @@ mod original;
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +21,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use original::Original;
 use serde_json::{Value, json};
 use support::follower::{Follower, each, shares};
+use support::programs::{Running, join};
 use support::{Build, Column, Ours, cpu_seconds, print, rate};
 
 const MEMBERS: usize = 3;
@@ -77,16 +78,7 @@ async fn push(build: &Build, members: &[(String, PathBuf)], sizes: &Sizes) -> Re
     eprintln!("{} …", build.name);
     let ours = Ours::start(build)?;
     for (name, place) in members {
-        let joined = Command::new(KARMADA)
-            .args(["join", name, "--kubeconfig"])
-            .arg(&ours.kubeconfig)
-            .arg("--cluster-kubeconfig")
-            .arg(place)
-            .output()
-            .context("cannot run karmada join")?;
-        if !joined.status.success() {
-            bail!("karmada join {name}: {}", String::from_utf8_lossy(&joined.stderr));
-        }
+        join(Path::new(KARMADA), &ours.kubeconfig, name, place)?;
     }
     let plane = support::client(&ours.kubeconfig).await?;
     Ok(Column { name: "karmada-rs, push", rows: measure(&plane, "bench-push", members, &[], sizes).await? })
@@ -152,7 +144,7 @@ fn endpoint(kubeconfig: &Path) -> Result<String> {
 /// An agent that ends with the benchmark.
 struct Agent {
     name: String,
-    process: Child,
+    process: Running,
     log: PathBuf,
 }
 
@@ -160,8 +152,7 @@ impl Agent {
     fn start(mut command: Command, name: &str, folder: &Path) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let written = std::fs::File::create(&log).context("cannot keep what an agent says")?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written);
-        let process = command.spawn().context("cannot start an agent")?;
+        let process = Running::start(command.stdout(Stdio::null()).stderr(written))?;
         Ok(Self { name: name.to_owned(), process, log })
     }
 
@@ -172,13 +163,6 @@ impl Agent {
         let lines: Vec<&str> = said.lines().collect();
         let last = lines.get(lines.len().saturating_sub(5)..).unwrap_or_default();
         format!("the agent of {} said last:\n{}", self.name, last.join("\n"))
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

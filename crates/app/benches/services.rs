@@ -7,8 +7,7 @@
 mod support;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use support::programs::{join, simulate};
 use support::{Build, Column, Ours, cpu_seconds, megabytes};
 use tokio::sync::Notify;
 
@@ -54,16 +54,6 @@ struct Sizes {
     bench: bool,
 }
 
-/// A process that ends with the benchmark.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn main() -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(Sizes::parse()))
@@ -79,20 +69,12 @@ async fn run(sizes: Sizes) -> Result<()> {
     let flags = ["--feature-gates=MultiClusterService=true"];
     let ours = Ours::with(&Build { name: "karmada-rs", program: program.clone() }, &flags)?;
     let pids = [ours.child.id()];
-    eprintln!("{} simulated clusters …", sizes.clusters);
-    let _sim = Running(
-        Command::new(&program)
-            .args(["--log", "warn", "sim", "--clusters", &sizes.clusters.to_string(), "--data-dir"])
-            .arg(&simulated)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start the simulation")?,
-    );
+    let _sim = simulate(&program, &simulated, sizes.clusters, &[])?;
     let mut members = Vec::new();
     for number in 1..=sizes.clusters {
         let name = format!("member{number}");
-        let file = join(&program, &ours.kubeconfig, &simulated, &name)?;
+        let file = simulated.join(format!("{name}.kubeconfig"));
+        join(&program, &ours.kubeconfig, &name, &file)?;
         members.push(Follower::start(name, support::client(&file).await?));
     }
     let bench = Bench { plane: support::client(&ours.kubeconfig).await?, members, sizes };
@@ -116,27 +98,6 @@ async fn run(sizes: Sizes) -> Result<()> {
 
 fn seconds(span: Duration) -> String {
     format!("{:.1}", span.as_secs_f64())
-}
-
-fn join(program: &Path, kubeconfig: &Path, simulated: &Path, name: &str) -> Result<PathBuf> {
-    let file = simulated.join(format!("{name}.kubeconfig"));
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !file.exists() {
-        if Instant::now() > deadline {
-            bail!("{name} did not start");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let output = Command::new(program)
-        .args(["--log", "warn", "join", name, "--kubeconfig"])
-        .arg(kubeconfig)
-        .arg("--cluster-kubeconfig")
-        .arg(&file)
-        .output()?;
-    if !output.status.success() {
-        bail!("{name}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(file)
 }
 
 fn inside(client: &kube::Client, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {

@@ -1,19 +1,20 @@
 //! The two processes, and what the system says they cost.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::support::programs::Running;
 use crate::support::{cpu_seconds, megabytes};
 
 /// A debug build of a thousand clusters on a busy machine is slow.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A `karmada` that runs until it is dropped.
-pub(crate) struct Process(Child);
+pub(crate) struct Process(Running);
 
 /// What a process has used.
 #[derive(Debug, Clone, Default)]
@@ -26,15 +27,10 @@ pub(crate) struct Cost {
 impl Process {
     /// Starts it and waits until it says that it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Result<Self> {
-        let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["--log", "warn,karmada=info"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start karmada")?;
-        let mut process = Self(child);
-        let log = BufReader::new(process.0.stderr.take().context("a piped log")?);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karmada"));
+        command.args(["--log", "warn,karmada=info"]).args(arguments).stderr(Stdio::piped());
+        let mut process = Self(Running::start(&mut command)?);
+        let log = BufReader::new(process.0.take_stderr().context("a piped log")?);
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
@@ -56,12 +52,5 @@ impl Process {
     pub(crate) fn cost(&self) -> Cost {
         let pid = [self.0.id()];
         Cost { cpu_seconds: cpu_seconds(&pid), megabytes: megabytes(&pid) }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -11,7 +11,7 @@ mod members;
 mod support;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ use kube::Client;
 use members::{Member, names};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use support::programs::Running;
 use support::{Build, Column, Ours, cpu_seconds, print};
 
 const PROXY: &str = "/apis/search.karmada.io/v1alpha1/proxying/karmada/proxy/api/v1";
@@ -61,16 +62,6 @@ struct Sizes {
     bench: bool,
 }
 
-/// A process that ends with the benchmark.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn main() -> Result<()> {
     let sizes = Sizes::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -96,7 +87,7 @@ async fn run(sizes: &Sizes) -> Result<()> {
         let members = start(&control, 1, sizes.original).await?;
         let folder = tempfile::tempdir()?;
         let (_etcd, search, client) = original(&server, folder.path()).await?;
-        let side = Side { name: "karmada-search", pid: search.0.id(), client, members };
+        let side = Side { name: "karmada-search", pid: search.id(), client, members };
         columns.push(side.measure(&control, sizes).await?);
     }
     print(&columns);
@@ -146,8 +137,7 @@ async fn original(server: &Ours, folder: &std::path::Path) -> Result<(Running, R
     let (etcd, peers) = (format!("http://127.0.0.1:{}", ports[0]), format!("http://127.0.0.1:{}", ports[1]));
     let quiet = |program: &std::path::Path, arguments: &[&str]| -> Result<Running> {
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Running(command.spawn().with_context(|| format!("cannot start {}", program.display()))?))
+        Running::start(command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()))
     };
     let data = folder.join("etcd").display().to_string();
     let cluster = format!("default={peers}");

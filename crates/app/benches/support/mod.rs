@@ -4,12 +4,14 @@
 
 pub(crate) mod follower;
 pub(crate) mod originals;
+pub(crate) mod programs;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use programs::Running;
 
 /// A program to measure.
 pub(crate) struct Build {
@@ -29,7 +31,7 @@ pub(crate) fn builds() -> Vec<Build> {
 
 /// A `karmada server` that ends with the benchmark.
 pub(crate) struct Ours {
-    pub(crate) child: Child,
+    pub(crate) child: Running,
     pub(crate) kubeconfig: PathBuf,
     pub(crate) ready_ms: u128,
     _dir: tempfile::TempDir,
@@ -45,13 +47,9 @@ impl Ours {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         let started = Instant::now();
-        let child = Command::new(&build.program)
-            .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .args(flags)
-            .stdin(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {}", build.program.display()))?;
+        let mut command = Command::new(&build.program);
+        command.args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"]);
+        let child = Running::start(command.arg(&data).args(flags))?;
         let kubeconfig = data.join("karmada.kubeconfig");
         while !kubeconfig.exists() {
             if started.elapsed() > Duration::from_secs(60) {
@@ -60,13 +58,6 @@ impl Ours {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(Self { child, kubeconfig, ready_ms: started.elapsed().as_millis(), _dir: dir })
-    }
-}
-
-impl Drop for Ours {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,10 +1,12 @@
 //! Controllers and scheduler of Karmada v1.17.1 on a server of ours whose own controllers are off: what they cost, on the same members.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clusters::toolchain::{KARMADA, Toolchain};
+
+use super::programs::Running;
 
 /// What a column with them is called.
 pub(crate) const NAME: &str = "Karmada v1.17.1";
@@ -13,7 +15,7 @@ pub(crate) const NAME: &str = "Karmada v1.17.1";
 pub(crate) const IDLE_SERVER: [&str; 2] = ["--controllers", ""];
 
 /// The two programs; they end with the benchmark.
-pub(crate) struct Originals(Vec<Child>);
+pub(crate) struct Originals(Vec<Running>);
 
 impl Originals {
     /// Starts them on a server. Their logs go into the folder. They may ask as often as they want: their own limits would be all that is
@@ -34,31 +36,20 @@ impl Originals {
     fn add(&mut self, name: &str, flags: &[&str], kubeconfig: &Path, folder: &Path) -> Result<()> {
         let program = Toolchain::from_env()?.ensure_program(&KARMADA, name)?;
         let log = std::fs::File::create(folder.join(format!("{name}.log")))?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .args(["--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
             .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
             .args(flags)
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        self.0.push(child);
+            .stderr(log);
+        self.0.push(Running::start(&mut command)?);
         Ok(())
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.0.iter().map(Child::id).collect()
-    }
-}
-
-impl Drop for Originals {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.0.iter().map(Running::id).collect()
     }
 }
