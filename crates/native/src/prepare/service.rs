@@ -516,7 +516,7 @@ fn node_ports_of_new(
         if wanted.is_none() && !allocate {
             continue;
         }
-        let sibling = now.at("ports").items().filter(|other| other.at("port").int() == number).filter_map(node_port_of).next(); let wanted = wanted.or_else(|| shared.get(&number).or_else(|| named.get(&number)).copied()).or(sibling);
+        let wanted = wanted.or_else(|| shared.get(&number).or_else(|| named.get(&number)).copied());
         let chosen = match wanted.filter(|port| own.contains(port)) {
             Some(port) => port,
             None => {
