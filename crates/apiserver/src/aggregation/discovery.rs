@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::pointer;
 use apimachinery::weight::Weight;
 use http::Request;
 use http::header::{ACCEPT, HOST};
@@ -87,11 +88,11 @@ async fn read<T: Send + 'static>(reply: Reply, what: impl FnOnce(&[u8]) -> T + S
 /// another document.
 fn listed(body: &[u8], group: &str, version: &str) -> Option<Result<Value, TooMuch>> {
     let mut document: Value = serde_json::from_slice(body).ok()?;
-    if document["kind"] != "APIGroupDiscoveryList" {
+    if pointer::text(&document, "/kind") != "APIGroupDiscoveryList" {
         return None;
     }
     let mut groups = list_of(&mut document, "items");
-    let group = groups.find(|item| item["metadata"]["name"] == group);
+    let group = groups.find(|item| item["metadata"].get("name").is_some_and(|name| name == group));
     let mut versions = group.map(|group| list_of(group, "versions")).into_iter().flatten();
     let version = versions.find(|known| known["version"] == version);
     let resources = version.and_then(|version| version.get_mut("resources")).map(Value::take);
@@ -146,10 +147,10 @@ fn below(document: &[u8], path: &str) -> Option<Result<String, TooMuch>> {
 }
 
 /// Returns the wanted fields of an object, as they are written.
-fn fields<'a>(
-    object: Option<&'a RawValue>,
+fn fields(
+    object: Option<&RawValue>,
     wanted: impl Fn(&str) -> bool,
-) -> Result<BTreeMap<String, &'a RawValue>, TooMuch> {
+) -> Result<BTreeMap<String, &RawValue>, TooMuch> {
     struct Wanted<F>(F);
     impl<'a, F: Fn(&str) -> bool> Visitor<'a> for Wanted<F> {
         type Value = BTreeMap<String, &'a RawValue>;
@@ -256,7 +257,7 @@ async fn get(
 /// Returns the resources of a document in the old form; `None` if it is another document.
 fn from_legacy(body: &[u8], group: &str, version: &str) -> Option<Result<Value, TooMuch>> {
     let document: Value = serde_json::from_slice(body).ok()?;
-    let resources = document["resources"].as_array()?;
+    let resources = document.get("resources")?.as_array()?;
     if resources.len() > MOST_RESOURCES {
         return Some(Err(TooMuch("resources")));
     }
@@ -293,12 +294,12 @@ fn modern(resources: &[Value], group: &str, version: &str) -> Value {
         });
         for field in ["shortNames", "categories"] {
             if let Some(value) = resource.get(field) {
-                entry[field] = value.clone();
+                pointer::set(&mut entry, field, value.clone());
             }
         }
         // If a name is repeated, the first one has all of them.
         if let Some(below) = below.remove(name) {
-            entry["subresources"] = below.into();
+            pointer::set(&mut entry, "subresources", below.into());
         }
         list.push(entry);
     }
