@@ -392,6 +392,23 @@ pub(crate) async fn many_finalizers(stage: &Stage) -> Verdict {
     at_once(stage, "PATCH", &path, "application/strategic-merge-patch+json", &patch).await
 }
 
+/// A custom object that has very many finalizers, and small patches that leave them alone.
+pub(crate) async fn many_finalizers_of_a_policy(stage: &Stage) -> Verdict {
+    let policies = "apis/policy.karmada.io/v1alpha1/namespaces/tenant/propagationpolicies";
+    let path = format!("{policies}/finalizing");
+    let finalizers: Vec<String> = (0..40_000).map(|number| format!("a.b/{number}")).collect();
+    let policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+        "metadata": {"name": "finalizing", "finalizers": finalizers},
+        "spec": {"resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "nowhere"}],
+            "placement": {"clusterAffinity": {"clusterNames": ["nowhere"]}}}});
+    stage.plane.door.post_costly("editor", policies, &policy).await.one_of(&[201])?;
+    let patch = json!({"metadata": {"labels": {"x": "1"}}});
+    let seen = at_once(stage, "PATCH", &path, "application/merge-patch+json", &patch).await;
+    stage.plane.calm.patch("root", &path, "merge", r#"{"metadata":{"finalizers":null}}"#).await;
+    stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
+    seen
+}
+
 pub(crate) async fn many_owners(stage: &Stage) -> Verdict {
     let owner =
         |number: usize| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": number.to_string()});

@@ -148,6 +148,12 @@ impl Served {
         if is("zeros") {
             return reply(&mut stream, "200 OK", "application/json", &zeros()).await;
         }
+        if is("dense") {
+            return reply(&mut stream, "200 OK", "application/json", &dense()).await;
+        }
+        if is("long") {
+            return reply(&mut stream, "200 OK", "application/json", &long()).await;
+        }
         if is("parts") {
             return reply(&mut stream, "200 OK", "application/json", &parts()).await;
         }
@@ -242,6 +248,23 @@ fn parts() -> Vec<u8> {
         format!(r#"{{"metadata":{{"name":"n","resourceVersion":"1","managedFields":[{owners}{{}}]}}}}"#);
     format!(r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"1"}},"items":[{object}{empty}]}}"#)
         .into_bytes()
+}
+
+/// A document of 15 MiB that is two million objects, which would take 1.5 GB.
+fn dense() -> Vec<u8> {
+    let objects = r#"{"":0},"#.repeat((15 << 20) / 7);
+    format!(r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","resources":[{objects}0]}}"#)
+        .into_bytes()
+}
+
+/// A discovery document of 15 MiB that has almost a million resources.
+fn long() -> Vec<u8> {
+    let resources: Vec<String> = (0..880_000).map(|number| format!(r#"{{"name":"{number}"}}"#)).collect();
+    let resources = resources.join(",");
+    format!(
+        r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"long/v1","resources":[{resources}]}}"#
+    )
+    .into_bytes()
 }
 
 /// A list that begins well and does not end.

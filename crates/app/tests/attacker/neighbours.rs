@@ -117,33 +117,52 @@ pub(crate) async fn hook_warns(stage: &Stage) -> Verdict {
     Ok(format!("a head of {} bytes", answer.head.len()))
 }
 
+/// An answer within its limit that becomes a hundred times as much.
+pub(crate) async fn hook_parts(stage: &Stage) -> Verdict {
+    let answer = hooked(stage, "hook/dense", 20).await;
+    if answer.code == 201 || answer.code == 0 {
+        Err(format!("answered {}", answer.brief()))
+    } else {
+        Ok(answer.brief())
+    }
+}
+
 /// A conversion that gives an object another name.
 pub(crate) async fn conversion_renames(stage: &Stage) -> Verdict {
-    let mut object =
-        definition("converted", json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
-    let mut second = object["spec"]["versions"][0].clone();
-    second["name"] = json!("v2");
-    second["storage"] = json!(false);
-    object["spec"]["versions"].as_array_mut().expect("versions").push(second);
-    object["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
-        "clientConfig": stage.hostile.hook("hook/renames")}});
-    stage.plane.door.post_patiently("definer", DEFINITIONS, &object).await.one_of(&[201])?;
-    let path = "apis/attack.example.com/v1/namespaces/tenant/converted";
-    stage.plane.calm.until("root", path, |answer| answer.code == 200).await;
-    let item = json!({"apiVersion": "attack.example.com/v1", "kind": "converted", "metadata": {"name": "me"}, "spec": {}});
-    stage.plane.door.post("definer", path, &item).await.one_of(&[201])?;
-    let answer =
-        stage.plane.door.get("definer", "apis/attack.example.com/v2/namespaces/tenant/converted/me").await;
-    stage
-        .plane
-        .calm
-        .send("root", "DELETE", &format!("{DEFINITIONS}/converted.attack.example.com"), String::new())
-        .await;
+    let answer = converted(stage, "converted", "hook/renames").await?;
     if answer.text().contains("somebody-else") && answer.code == 200 {
         Err("another object's name is shown".to_owned())
     } else {
         Ok(answer.brief())
     }
+}
+
+/// The same for a conversion.
+pub(crate) async fn conversion_parts(stage: &Stage) -> Verdict {
+    converted(stage, "densely", "hook/dense").await?.one_of(&[500])
+}
+
+/// Has a hostile webhook convert one object; returns the answer to its reader.
+async fn converted(stage: &Stage, kind: &str, part: &str) -> Result<Answer, String> {
+    let mut object =
+        definition(kind, json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    let mut second = object["spec"]["versions"][0].clone();
+    second["name"] = json!("v2");
+    second["storage"] = json!(false);
+    object["spec"]["versions"].as_array_mut().expect("versions").push(second);
+    object["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": stage.hostile.hook(part)}});
+    stage.plane.door.post_patiently("definer", DEFINITIONS, &object).await.one_of(&[201])?;
+    let path = format!("apis/attack.example.com/v1/namespaces/tenant/{kind}");
+    stage.plane.calm.until("root", &path, |answer| answer.code == 200).await;
+    let item =
+        json!({"apiVersion": "attack.example.com/v1", "kind": kind, "metadata": {"name": "me"}, "spec": {}});
+    stage.plane.door.post("definer", &path, &item).await.one_of(&[201])?;
+    let other = format!("apis/attack.example.com/v2/namespaces/tenant/{kind}/me");
+    let answer = stage.plane.door.get("definer", &other).await;
+    let path = format!("{DEFINITIONS}/{kind}.attack.example.com");
+    stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
+    Ok(answer)
 }
 
 /// Registers the hostile server as an aggregated one.
@@ -262,16 +281,53 @@ pub(crate) async fn aggregated_discovery(stage: &Stage) -> Verdict {
     for path in ["apis", "api/v1", "apis/apps/v1"] {
         stage.plane.door.get_with("nobody", path, &[("Accept", "application/json")]).await.one_of(&[200])?;
     }
-    let services = "apis/apiregistration.k8s.io/v1/apiservices";
-    let port = stage.hostile.address.port();
-    let broken = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.endless"},
-        "spec": {"group": "endless", "version": "v1", "insecureSkipTLSVerify": true, "groupPriorityMinimum": 1500, "versionPriority": 20,
-            "service": {"name": "things", "namespace": "tenant", "port": port}}});
-    stage.plane.make(services, &broken).await;
+    register(stage, "endless").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let answer = stage.plane.door.get("nobody", "apis").await.one_of(&[200]);
-    stage.plane.calm.send("root", "DELETE", &format!("{services}/v1.endless"), String::new()).await;
+    unregister(stage, "endless").await;
     answer
+}
+
+const REGISTRATIONS: &str = "apis/apiregistration.k8s.io/v1/apiservices";
+
+/// Registers the hostile server for one more group, whose name says what it does when it is asked what it serves.
+async fn register(stage: &Stage, group: &str) {
+    let port = stage.hostile.address.port();
+    let registration = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("v1.{group}")},
+        "spec": {"group": group, "version": "v1", "insecureSkipTLSVerify": true, "groupPriorityMinimum": 1500, "versionPriority": 20,
+            "service": {"name": "things", "namespace": "tenant", "port": port}}});
+    stage.plane.make(REGISTRATIONS, &registration).await;
+}
+
+async fn unregister(stage: &Stage, group: &str) {
+    let path = format!("{REGISTRATIONS}/v1.{group}");
+    stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
+}
+
+/// Its discovery document becomes a hundred times its bytes.
+pub(crate) async fn aggregated_parts(stage: &Stage) -> Verdict {
+    aggregated(stage).await;
+    register(stage, "dense").await;
+    let asked = asked(stage, "/apis/dense/v1", Duration::from_secs(4)).await;
+    unregister(stage, "dense").await;
+    asked
+}
+
+/// Its discovery document has a million resources; what follows from others' definitions goes on meanwhile.
+pub(crate) async fn aggregated_long_discovery(stage: &Stage) -> Verdict {
+    aggregated(stage).await;
+    register(stage, "long").await;
+    let asked = asked(stage, "/apis/long/v1", Duration::from_secs(2)).await;
+    let object = definition("meanwhile", json!({"type": "object"}));
+    let made = stage.plane.door.post_patiently("definer", DEFINITIONS, &object).await.one_of(&[201]);
+    let path = "apis/attack.example.com/v1/namespaces/tenant/meanwhile";
+    let served = stage.plane.calm.until("root", path, |answer| answer.code == 200).await;
+    unregister(stage, "long").await;
+    let definition = format!("{DEFINITIONS}/meanwhile.attack.example.com");
+    stage.plane.calm.send("root", "DELETE", &definition, String::new()).await;
+    made?;
+    served.one_of(&[200]).map_err(|seen| format!("a new kind is not served: {seen}"))?;
+    asked
 }
 
 /// Registers the hostile server as a member; `part` says what it does.

@@ -51,6 +51,42 @@ pub(crate) async fn escalate(stage: &Stage) -> Verdict {
     Ok("403 each".to_owned())
 }
 
+/// A few kilobytes of rules that mean a thousand million rights.
+pub(crate) async fn product(stage: &Stage) -> Verdict {
+    let values =
+        |prefix: &str| -> Vec<String> { (0..200).map(|number| format!("{prefix}{number}")).collect() };
+    let rule = json!({"verbs": values("v"), "apiGroups": values("g"), "resources": values("r"), "resourceNames": values("n")});
+    let role = json!({"metadata": {"name": "product"}, "rules": [rule]});
+    all_at_once(stage, &role, "").await?;
+    all_at_once(stage, &role, "?dryRun=All").await
+}
+
+/// One right under very many names: one that the writer does not have, and one that it has.
+pub(crate) async fn many_names(stage: &Stage) -> Verdict {
+    let names: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();
+    let role = |resource: &str| {
+        json!({"metadata": {"name": "many-names"}, "rules": [
+            {"verbs": ["get", "list"], "apiGroups": [""], "resources": [resource], "resourceNames": names}]})
+    };
+    let roles = format!("{RBAC}/namespaces/tenant/roles?dryRun=All");
+    stage.plane.door.post_costly("tenant", &roles, &role("pods")).await.one_of(&[201])?;
+    all_at_once(stage, &role("nodes"), "?dryRun=All").await
+}
+
+/// Posts a role to the tenant's namespace four times at once, which has to be refused each time, in few words.
+async fn all_at_once(stage: &Stage, role: &Value, query: &str) -> Verdict {
+    let roles = format!("{RBAC}/namespaces/tenant/roles{query}");
+    let post = || stage.plane.door.post_costly("tenant", &roles, role);
+    let answers = futures::future::join_all((0..4).map(|_| post())).await;
+    for answer in &answers {
+        answer.one_of(&[403])?;
+        if answer.body.len() > 1 << 20 {
+            return Err(format!("{} bytes of missing rights are told", answer.body.len()));
+        }
+    }
+    Ok(answers.first().map(Answer::brief).unwrap_or_default())
+}
+
 /// A binding to a role with more than its writer has.
 pub(crate) async fn bind(stage: &Stage) -> Verdict {
     let door = &stage.plane.door;

@@ -110,10 +110,13 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "each with each: owners", "quadratic work", "editor", "answered", editor::many_owners;
         shared "each with each: volumes and mounts", "quadratic work", "editor", "answered", editor::many_mounts;
         shared "collections deleted as a dry run", "F9", "editor", "memory bounded", editor::dry_collections;
+        shared "each with each: finalizers of a custom object", "F25", "editor", "answered", editor::many_finalizers_of_a_policy;
         shared "watch churn", "CVE-2020-8552", "editor", "others served", editor::watch_churn;
         // More rights than one was given.
         shared "roles: escalation", "CVE-2019-11247", "tenant", "403", rights::escalate;
         shared "roles: binding", "escalation", "tenant", "403", rights::bind;
+        shared "roles: product", "F25", "tenant", "403", rights::product;
+        shared "roles: many names", "F25", "tenant", "403", rights::many_names;
         shared "roles: aggregation", "F25", "role editor", "403", rights::aggregate;
         shared "roles: defaults", "CVE-2024-56513", "anybody", "no secrets", rights::default_roles;
         shared "csr: system:masters", "F24", "CSR creator", "refused", rights::masters_by_csr;
@@ -157,13 +160,17 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "webhook: warnings", "amplification", "webhook", "bounded", neighbours::hook_warns;
         shared "conversion: renames", "CVE-2021-25735", "webhook", "refused", neighbours::conversion_renames;
         shared "aggregated: redirects", "F13, CVE-2022-3172", "aggregated", "not passed on", neighbours::aggregated_redirects;
+        shared "webhook: small parts", "F16", "webhook", "refused", neighbours::hook_parts;
         shared "aggregated: cuts", "F13", "aggregated", "incomplete", neighbours::aggregated_cuts;
+        shared "conversion: small parts", "F16", "webhook", "refused", neighbours::conversion_parts;
         shared "aggregated: never ends", "F16", "aggregated", "memory bounded", neighbours::aggregated_never_ends;
         shared "aggregated: refuses upgrades", "CVE-2018-1002105", "aggregated", "no tunnel", neighbours::aggregated_refuses_upgrades;
         shared "aggregated: identity headers", "CVE-2022-3172", "definer", "one name", neighbours::aggregated_identity;
         shared "aggregated: discovery", "F13", "aggregated", "others served", neighbours::aggregated_discovery;
         shared "member: never ends", "F16", "member", "memory bounded", neighbours::member_never_ends;
         shared "member: * never ends", "F16", "member", "memory bounded", neighbours::members_never_end;
+        shared "aggregated: small parts", "F16", "aggregated", "memory bounded", neighbours::aggregated_parts;
+        shared "aggregated: long discovery", "F13", "aggregated", "others served", neighbours::aggregated_long_discovery;
         shared "member: gzip bombs", "F16", "member", "memory bounded", neighbours::member_bombs;
         shared "member: nests", "F16", "member", "others served", neighbours::member_nests;
         shared "member: small parts", "F16", "member", "memory bounded", neighbours::member_parts;
