@@ -11,8 +11,8 @@
 //! its own labels and its own finalizer on it, and its own token in `endpointslice.karmada.io/managed-by`.
 //!
 //! Code map: `works` renders these Works · `index` finds them by Service · `told` tells users of attempts ·
-//! `collection` writes the collected ones (`serviceExport`, `endpointsliceCollect`; part of the member side, so that an agent runs them too) ·
-//! `imported` copies them into the control plane (`endpointSlice`), `import` derives a Service from a
+//! `collection` writes the collected ones (`serviceExport`, `endpointsliceCollect`; part of the member side, so that an agent
+//! runs them too) · `imported` copies them into the control plane (`endpointSlice`), `import` derives a Service from a
 //! ServiceImport (`serviceImport`) · `multi_cluster` brings the Service of a MultiClusterService to its
 //! clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers (`endpointsliceDispatch`) ·
 //! `ingress` lets traffic from outside enter in some clusters and reach all (`multiClusterIngress`).
