@@ -30,19 +30,22 @@ pub fn is_true(object: &Value, kind: &str) -> bool {
 /// before.
 ///
 /// Returns whether anything changed.
-pub fn set(status: &mut Value, mut new: Value, now: &str) -> bool {
+pub fn set(status: &mut Value, new: Value, now: &str) -> bool {
+    let Value::Object(mut new) = new else { return false };
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }
-    new["lastTransitionTime"] = now.into();
+    new.insert("lastTransitionTime".to_owned(), now.into());
     let Some(list) = status["conditions"].as_array_mut() else { return false };
-    let Some(old) = list.iter_mut().find(|old| old["type"] == new["type"]) else {
-        list.push(new);
+    let Some(old) = list.iter_mut().find(|old| old.get("type") == new.get("type")) else {
+        list.push(Value::Object(new));
         return true;
     };
-    if old["status"] == new["status"] {
-        new["lastTransitionTime"] = old["lastTransitionTime"].clone();
+    if old.get("status") == new.get("status") {
+        let since = old.get("lastTransitionTime").cloned().unwrap_or_default();
+        new.insert("lastTransitionTime".to_owned(), since);
     }
+    let new = Value::Object(new);
     let changed = *old != new;
     *old = new;
     changed

@@ -62,15 +62,20 @@ pub fn dismantle(value: Value) {
 /// Returns the depth, or the first level beyond `enough`.
 fn deepest(value: &Value, enough: usize) -> usize {
     let mut deepest = 0;
-    let mut waiting = vec![(value, 1)];
+    let mut waiting = vec![(value, 1_usize)];
     while let Some((value, level)) = waiting.pop() {
         match value {
             Value::Array(items) => {
-                waiting.extend(items.iter().filter(|item| is_container(item)).map(|item| (item, level + 1)));
+                waiting.extend(
+                    items
+                        .iter()
+                        .filter(|item| is_container(item))
+                        .map(|item| (item, level.saturating_add(1))),
+                );
             }
             Value::Object(entries) => {
                 let items = entries.values().filter(|item| is_container(item));
-                waiting.extend(items.map(|item| (item, level + 1)));
+                waiting.extend(items.map(|item| (item, level.saturating_add(1))));
             }
             _ => continue,
         }

@@ -34,7 +34,7 @@ pub fn nanos(text: &str) -> Result<i64, String> {
         return Err(invalid());
     }
     // The lower end is one further away than the upper one.
-    let most = i128::from(i64::MAX) + i128::from(negative);
+    let most = i128::from(i64::MAX).saturating_add(i128::from(negative));
     let mut total: i128 = 0;
     while !rest.is_empty() {
         let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -59,19 +59,20 @@ pub fn nanos(text: &str) -> Result<i64, String> {
         };
         // What does not fit into 64 bits is too long in any unit.
         let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
-        total += i128::from(whole) * scale;
+        total = total.saturating_add(i128::from(whole).saturating_mul(scale));
         // Eighteen digits are more than nanoseconds can show.
         let fraction = &fraction[..fraction.len().min(18)];
         if !fraction.is_empty() {
             let parts: i128 = fraction.parse().map_err(|_| invalid())?;
-            total += parts * scale / 10_i128.pow(u32::try_from(fraction.len()).unwrap_or(18));
+            let whole = 10_i128.pow(u32::try_from(fraction.len()).unwrap_or(18));
+            total = total.saturating_add(parts.saturating_mul(scale).checked_div(whole).unwrap_or(0));
         }
         if total > most {
             return Err(invalid());
         }
         rest = tail;
     }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+    i64::try_from(if negative { total.saturating_neg() } else { total }).map_err(|_| invalid())
 }
 
 /// Prints nanoseconds as Go prints a duration: `1m0s`, `1.5s`, `20ms`, `0s`.
@@ -80,9 +81,11 @@ pub fn text(nanos: i64) -> String {
     let total = nanos.unsigned_abs();
     let fraction = |value: u64, scale: u64| {
         let digits = scale.ilog10() as usize;
-        let text = format!("{:0digits$}", value % scale);
+        let (whole, rest) =
+            (value.checked_div(scale).unwrap_or(value), value.checked_rem(scale).unwrap_or(0));
+        let text = format!("{rest:0digits$}");
         let text = text.trim_end_matches('0');
-        if text.is_empty() { format!("{}", value / scale) } else { format!("{}.{text}", value / scale) }
+        if text.is_empty() { whole.to_string() } else { format!("{whole}.{text}") }
     };
     match total {
         0 => "0s".into(),

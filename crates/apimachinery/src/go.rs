@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Returns the string in double quotes as `%q` prints it.
 pub fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
+    let mut out = String::with_capacity(text.len().saturating_add(2));
     out.push('"');
     for character in text.chars() {
         escape(character, '"', &mut out);

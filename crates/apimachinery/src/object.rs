@@ -94,11 +94,11 @@ impl Object for Value {
     }
 
     fn meta(&self, field: &str) -> &str {
-        self["metadata"][field].as_str().unwrap_or("")
+        self["metadata"].get(field).and_then(Self::as_str).unwrap_or("")
     }
 
     fn generation(&self) -> i64 {
-        self["metadata"]["generation"].as_i64().unwrap_or(0)
+        self["metadata"].get("generation").and_then(Self::as_i64).unwrap_or(0)
     }
 
     fn is_deleting(&self) -> bool {
@@ -114,16 +114,25 @@ impl Object for Value {
     }
 
     fn finalizers(&self) -> Vec<String> {
-        let list = self["metadata"]["finalizers"].as_array().into_iter().flatten();
+        let list = self["metadata"].get("finalizers").and_then(Self::as_array).into_iter().flatten();
         list.filter_map(Self::as_str).map(str::to_owned).collect()
     }
 
     fn has_finalizer(&self, finalizer: &str) -> bool {
-        self["metadata"]["finalizers"].as_array().into_iter().flatten().any(|own| own == finalizer)
+        self["metadata"]
+            .get("finalizers")
+            .and_then(Self::as_array)
+            .into_iter()
+            .flatten()
+            .any(|own| own == finalizer)
     }
 
     fn owner_references(&self) -> &[Value] {
-        self["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default()
+        self["metadata"]
+            .get("ownerReferences")
+            .and_then(Self::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
     }
 
     fn metadata_mut(&mut self) -> &mut Map<String, Value> {
@@ -157,14 +166,16 @@ fn remove(object: &mut Value, section: &str, key: &str) -> bool {
     removed
 }
 
-fn fields(value: &mut Value) -> &mut Map<String, Value> {
+/// Returns the fields of a value, which becomes an object if it is none.
+pub fn fields(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
     value.as_object_mut().expect("made an object above")
 }
 
-fn child<'a>(parent: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
+/// Returns the fields of a part, which becomes an object if it is none.
+pub fn child<'a>(parent: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     fields(parent.entry(name).or_insert(Value::Null))
 }
 

@@ -4,7 +4,7 @@
 //! scripts and clients match on all three.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::field;
 use crate::gvk::GroupResource;
@@ -212,9 +212,9 @@ impl Status {
 
     /// Returns the object as it goes over the wire.
     pub fn to_value(&self) -> Value {
-        let mut metadata = json!({});
+        let mut metadata = Map::new();
         if let Some(token) = &self.continue_token {
-            metadata["continue"] = Value::String(token.clone());
+            metadata.insert("continue".to_owned(), Value::String(token.clone()));
         }
         let mut body = json!({
             "kind": "Status",
@@ -224,11 +224,13 @@ impl Status {
             "message": self.message,
             "code": self.code,
         });
+        let Some(fields) = body.as_object_mut() else { return body };
         if !self.reason.is_empty() {
-            body["reason"] = Value::String(self.reason.clone());
+            fields.insert("reason".to_owned(), Value::String(self.reason.clone()));
         }
         if let Some(details) = &self.details {
-            body["details"] = serde_json::to_value(details).expect("details are plain data");
+            let details = serde_json::to_value(details).expect("details are plain data");
+            fields.insert("details".to_owned(), details);
         }
         body
     }

@@ -11,9 +11,9 @@ pub fn rule_path(given: &str, schema: &Value) -> Option<String> {
     let mut path = Path::default();
     while !rest.is_empty() {
         let name = if let Some(after) = rest.strip_prefix("['") {
-            let end = after.find("']")?;
-            rest = &after[end + 2..];
-            after[..end].replace("\\'", "'")
+            let (name, after) = after.split_once("']")?;
+            rest = after;
+            name.replace("\\'", "'")
         } else {
             let after = rest.strip_prefix('.')?;
             let end = after.find(['.', '[']).unwrap_or(after.len());

@@ -217,7 +217,7 @@ impl Managed {
             };
             // The bucket carries the time of the newest change in it.
             self.0.insert(bucket, Owned { set: merged, ..owned });
-            count -= 1;
+            count = count.saturating_sub(1);
         }
     }
 }

@@ -241,7 +241,7 @@ impl<T: Types> FieldManager<'_, T> {
         let sent = new.pointer("/metadata/managedFields");
         if let Some(Value::Array(entries)) = sent {
             let hollow = |entry: &Value| entry.as_object().is_some_and(Map::is_empty);
-            if entries.is_empty() || (entries.len() == 1 && hollow(&entries[0])) {
+            if entries.len() <= 1 && entries.iter().all(hollow) {
                 return Managed::default();
             }
         }
@@ -372,7 +372,7 @@ impl<T: Types> FieldManager<'_, T> {
                 };
                 by_version.insert(owned.api_version.clone(), compare(&live, &new, &owned.api_version)?);
             }
-            let comparison = &by_version[&owned.api_version];
+            let Some(comparison) = by_version.get(&owned.api_version) else { continue };
             let lost = owned.set.intersection(&comparison.modified.union(&comparison.added));
             if !force {
                 let paths = lost.paths_within(&mut left).into_iter();
@@ -499,11 +499,11 @@ impl<T: Types> FieldManager<'_, T> {
             *set = set.union(&owned.set);
         }
         // The version at hand first: fields that conversion needs may be among those to bring back.
-        let mut versions: Vec<&str> = owned_by_version.keys().copied().collect();
-        versions.sort_by_key(|version| *version != pruned_version);
+        let mut versions: Vec<(&str, Set)> = owned_by_version.into_iter().collect();
+        versions.sort_by_key(|(version, _)| *version != pruned_version);
         let mut merged = Typed { value: Cow::Owned((*merged.value).clone()), schema: merged.schema.clone() };
         let mut pruned = pruned;
-        for version in versions {
+        for (version, owned) in versions {
             let (Some(merged_there), Some(pruned_there)) =
                 (self.in_version(&merged, version)?, self.in_version(&pruned, version)?)
             else {
@@ -515,7 +515,7 @@ impl<T: Types> FieldManager<'_, T> {
                 typed::field_set(&merged_there.schema, &merged_there.value).with_declared_parents(schema);
             let kept =
                 typed::field_set(&pruned_there.schema, &pruned_there.value).with_declared_parents(schema);
-            let owned = owned_by_version[version].with_declared_parents(schema);
+            let owned = owned.with_declared_parents(schema);
             let gone = all.difference(&kept.union(&owned));
             pruned = Typed {
                 value: Cow::Owned(typed::remove(&merged_there.schema, &merged_there.value, &gone)),
@@ -594,7 +594,7 @@ fn renew_last_applied(object: &mut Value, applied: &Value) {
         }
     }
     annotations.insert(LAST_APPLIED.to_owned(), Value::String(format!("{}\n", json::write(&applied))));
-    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    let size = |(key, value): (&String, &Value)| key.len().saturating_add(value.as_str().map_or(0, str::len));
     if annotations.iter().map(size).sum::<usize>() > MAX_ANNOTATION_BYTES {
         annotations.remove(LAST_APPLIED);
     }
@@ -628,8 +628,9 @@ pub fn keep_times_if_equal(old: &Value, mut new: Value) -> Value {
         && new.pointer("/metadata/managedFields").is_some()
         && differ_in_metadata_alone(old, &new)
         && without_times(old) == without_times(&new)
+        && let Some(sent) = new.pointer_mut("/metadata/managedFields")
     {
-        new["metadata"]["managedFields"] = entries.clone();
+        *sent = entries.clone();
     }
     new
 }

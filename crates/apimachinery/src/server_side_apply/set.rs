@@ -65,8 +65,11 @@ impl Set {
         let mut entries = Map::new();
         for (element, node) in &self.nodes {
             let mut below = node.below.to_fields_v1();
-            if node.member && !node.below.is_empty() {
-                below["."] = json!({});
+            if node.member
+                && !node.below.is_empty()
+                && let Some(fields) = below.as_object_mut()
+            {
+                fields.insert(".".to_owned(), json!({}));
             }
             entries.insert(element.print(), below);
         }
@@ -79,7 +82,7 @@ impl Set {
 
     /// Returns how many paths are in the set.
     pub fn len(&self) -> usize {
-        self.nodes.values().map(|node| usize::from(node.member) + node.below.len()).sum()
+        self.nodes.values().map(|node| usize::from(node.member).saturating_add(node.below.len())).sum()
     }
 
     /// Adds a path; the empty path means the whole object, which nobody owns.

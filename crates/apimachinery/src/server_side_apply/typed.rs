@@ -46,7 +46,7 @@ impl Mismatches {
     fn below(mut self, element: &PathElement) -> Self {
         if !self.0.is_empty() {
             let prefix = element.to_string();
-            self.0.truncate((MOST_PATHS / prefix.len().max(1)).max(1));
+            self.0.truncate(MOST_PATHS.checked_div(prefix.len()).unwrap_or(MOST_PATHS).max(1));
             for mismatch in &mut self.0 {
                 mismatch.path.insert_str(0, &prefix);
             }
@@ -100,7 +100,7 @@ enum Sort {
 /// first sort, so that the mismatch is reported in its terms. The flag tells whether the choice was forced.
 fn deduce<S: TypeSchema>(schema: &S, value: Option<&Value>) -> Option<(Sort, bool)> {
     let (map, scalar, list) = (schema.map().is_some(), schema.scalar().is_some(), schema.list().is_some());
-    let sorts = usize::from(map) + usize::from(scalar) + usize::from(list);
+    let sorts = [map, scalar, list].into_iter().filter(|allowed| *allowed).count();
     let asked = match value {
         Some(Value::Object(_)) if map => Some(Sort::Map),
         Some(Value::Array(_)) if list => Some(Sort::List),
@@ -184,8 +184,7 @@ fn item_element<S: TypeSchema>(list: &List<S>, item: &Value) -> Result<PathEleme
                 match entries.get(key) {
                     Some(value) => found.push((key.clone(), value.clone())),
                     None => {
-                        let default = element.member(key).and_then(|member| member.default);
-                        found.extend(default.map(|value| (key.clone(), value)));
+                        found.extend(element.default_of(key).map(|value| (key.clone(), value)));
                     }
                 }
             }

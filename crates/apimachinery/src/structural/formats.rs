@@ -128,10 +128,8 @@ fn is_uri(text: &str) -> bool {
 }
 
 fn is_email(text: &str) -> bool {
-    let address = match (text.find('<'), text.strip_suffix('>')) {
-        (Some(start), Some(body)) => &body[start + 1..],
-        _ => text,
-    };
+    let bracketed = text.strip_suffix('>').and_then(|body| body.split_once('<'));
+    let address = bracketed.map_or(text, |(_, address)| address);
     match address.rsplit_once('@') {
         Some((local, domain)) => {
             let bad = |character: char| character.is_whitespace() || "<>,;:@".contains(character);
@@ -156,7 +154,7 @@ fn is_hostname(text: &str) -> bool {
 /// Leading zeros are tolerated here, other than in the API's own fields.
 fn is_sloppy_ip(text: &str) -> bool {
     let complaints = names::ip(text);
-    complaints.is_empty() || !complaints[0].starts_with("must be a valid IP")
+    complaints.first().is_none_or(|first| !first.starts_with("must be a valid IP"))
 }
 
 fn is_mac(text: &str) -> bool {
@@ -182,10 +180,11 @@ fn is_uuid(text: &str, version: Option<char>) -> bool {
         }
         rest = &rest[length..];
     }
-    let variant = digits.as_bytes()[16].to_ascii_lowercase();
+    let digit = |index: usize| digits.as_bytes().get(index).map(u8::to_ascii_lowercase);
     rest.is_empty()
-        && version.is_none_or(|version| digits.as_bytes()[12] == version as u8)
-        && (!matches!(version, Some('4' | '5')) || b"89ab".contains(&variant))
+        && version.is_none_or(|version| digit(12) == Some(version as u8))
+        && (!matches!(version, Some('4' | '5'))
+            || digit(16).is_some_and(|variant| b"89ab".contains(&variant)))
 }
 
 fn plain_digits(text: &str) -> String {
@@ -201,7 +200,8 @@ fn is_isbn10(text: &str) -> bool {
         .collect();
     values.is_some_and(|values| {
         values.len() == 10
-            && values.iter().enumerate().map(|(index, value)| (index as u32 + 1) * value).sum::<u32>() % 11
+            && (1_u32..=10).zip(&values).map(|(weight, value)| weight.saturating_mul(*value)).sum::<u32>()
+                % 11
                 == 0
     })
 }
@@ -209,7 +209,8 @@ fn is_isbn10(text: &str) -> bool {
 fn is_isbn13(text: &str) -> bool {
     let values: Option<Vec<u32>> = plain_digits(text).chars().map(|digit| digit.to_digit(10)).collect();
     values.is_some_and(|values| {
-        let weigh = |(index, value): (usize, &u32)| if index % 2 == 0 { *value } else { value * 3 };
+        let weigh =
+            |(index, value): (usize, &u32)| if index % 2 == 0 { *value } else { value.saturating_mul(3) };
         values.len() == 13 && values.iter().enumerate().map(weigh).sum::<u32>() % 10 == 0
     })
 }
@@ -217,14 +218,10 @@ fn is_isbn13(text: &str) -> bool {
 fn is_credit_card(text: &str) -> bool {
     let values: Option<Vec<u32>> = plain_digits(text).chars().map(|digit| digit.to_digit(10)).collect();
     values.is_some_and(|values| {
-        let luhn = values.iter().rev().enumerate().map(|(index, value)| {
-            if index % 2 == 0 {
-                *value
-            } else if value * 2 > 9 {
-                value * 2 - 9
-            } else {
-                value * 2
-            }
+        let luhn = values.iter().rev().enumerate().map(|(index, value)| match value.saturating_mul(2) {
+            _ if index % 2 == 0 => *value,
+            twice @ 10.. => twice.saturating_sub(9),
+            twice => twice,
         });
         (12..=19).contains(&values.len()) && luhn.sum::<u32>() % 10 == 0
     })
@@ -232,7 +229,7 @@ fn is_credit_card(text: &str) -> bool {
 
 fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
-    let padding = text.len() - body.len();
+    let padding = text.len().saturating_sub(body.len());
     !text.is_empty()
         && text.len().is_multiple_of(4)
         && padding <= 2
@@ -241,7 +238,8 @@ fn is_base64(text: &str) -> bool {
 
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
-    if bytes.len() != 10 || bytes[4] != b'-' || bytes[7] != b'-' || !text.is_ascii() {
+    let dash = |index: usize| bytes.get(index) == Some(&b'-');
+    if bytes.len() != 10 || !dash(4) || !dash(7) || !text.is_ascii() {
         return false;
     }
     let number = |range: std::ops::Range<usize>| {

@@ -13,7 +13,7 @@ pub(crate) fn compile(source: &str) -> Result<Regex, regex::Error> {
 }
 
 fn translate(source: &str) -> String {
-    let mut out = String::with_capacity(source.len() + 16);
+    let mut out = String::with_capacity(source.len().saturating_add(16));
     let mut rest = source;
     let mut in_class = false;
     let mut class_start = false;
@@ -24,12 +24,12 @@ fn translate(source: &str) -> String {
         match character {
             '\\' => {
                 let escaped = rest[1..].chars().next();
-                taken += escaped.map_or(0, char::len_utf8);
+                taken = taken.saturating_add(escaped.map_or(0, char::len_utf8));
                 // \p{Lu} and \x{41} carry their own braces.
                 if let Some('p' | 'P' | 'x') = escaped
                     && let Some(end) = rest[2..].strip_prefix('{').and_then(|body| body.find('}'))
                 {
-                    taken = end + 4;
+                    taken = end.saturating_add(4);
                     out.push_str(&rest[..taken]);
                     rest = &rest[taken..];
                     continue;
@@ -61,14 +61,14 @@ fn translate(source: &str) -> String {
                 out.push('[');
                 if rest[1..].starts_with('^') {
                     out.push('^');
-                    taken += 1;
+                    taken = taken.saturating_add(1);
                 }
             }
             '[' => {
                 // A named class such as [:alpha:] stays; any other bracket is a plain character here.
                 match rest.strip_prefix("[:").and_then(|body| body.find(":]")) {
                     Some(end) => {
-                        taken = end + 4;
+                        taken = end.saturating_add(4);
                         out.push_str(&rest[..taken]);
                     }
                     None => out.push_str(r"\["),
@@ -85,7 +85,7 @@ fn translate(source: &str) -> String {
             }
             '-' if in_class && rest.starts_with("--") => out.push_str(r"\-"),
             '{' if !in_class && !is_repetition(rest) => out.push_str(r"\{"),
-            '}' if !in_class && !closes_repetition(&source[..source.len() - rest.len()]) => {
+            '}' if !in_class && !closes_repetition(&source[..source.len().saturating_sub(rest.len())]) => {
                 out.push_str(r"\}")
             }
             other => out.push(other),

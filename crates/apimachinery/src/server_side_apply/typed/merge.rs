@@ -122,31 +122,31 @@ fn merge_lists<S: TypeSchema>(
             if left_element == right_element {
                 taken.insert(right_element);
                 merged.extend(combine(right_element)?);
-                at_left += 1;
-                at_right += 1;
+                at_left = at_left.saturating_add(1);
+                at_right = at_right.saturating_add(1);
                 next_shared = shared.next();
                 continue;
             }
             if in_right.contains_key(left_element) && next_shared.is_some_and(|next| next != left_element) {
                 // Shared, but its turn comes with the right side.
-                at_left += 1;
+                at_left = at_left.saturating_add(1);
                 continue;
             }
         }
         if let Some((element, item)) = left_elements.get(at_left) {
             if !in_right.contains_key(element) {
                 merged.push((*item).clone());
-                at_left += 1;
+                at_left = at_left.saturating_add(1);
                 continue;
             }
             if taken.contains(element) {
-                at_left += 1;
+                at_left = at_left.saturating_add(1);
             }
         }
         if let Some((element, _)) = right_elements.get(at_right) {
             taken.insert(element);
             merged.extend(combine(element)?);
-            at_right += 1;
+            at_right = at_right.saturating_add(1);
             if next_shared == Some(element) {
                 next_shared = shared.next();
             }
