@@ -41,7 +41,8 @@ pub(crate) fn mutate(object: &mut Value) -> Result<(), Denial> {
     if let Some(behavior) = &mut scaler.behavior {
         // An empty list was written on purpose and is refused later; a missing one gets the default.
         let written = |direction: &str| {
-            object["spec"]["behavior"][direction].get("policies").is_some_and(Value::is_array)
+            let given = object["spec"].get("behavior").and_then(|behavior| behavior.get(direction));
+            given.and_then(|given| given.get("policies")).is_some_and(Value::is_array)
         };
         behavior.scale_up = Some(rebuilt(default_scale_up(), behavior.scale_up.take(), written("scaleUp")));
         behavior.scale_down =

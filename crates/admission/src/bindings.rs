@@ -94,7 +94,8 @@ pub(crate) fn validate(
 }
 
 fn check_dependencies(object: &Value) -> Errors {
-    let Some(text) = object["metadata"]["annotations"].get(DEPENDENCIES).and_then(Value::as_str) else {
+    let annotations = object["metadata"].get("annotations");
+    let Some(text) = annotations.and_then(|all| all.get(DEPENDENCIES)).and_then(Value::as_str) else {
         return Errors::new();
     };
     match serde_json::from_str::<Option<Vec<DependentObjectReference>>>(text) {

@@ -32,8 +32,10 @@ pub(crate) fn mutate(request: &Request<'_>, object: &mut Value, means: &mut Mean
     canonicalize(&mut cluster, means.now);
     let mut new = encode(&cluster);
     // What the type does not know of the metadata stays as it was written.
-    if let Some(metadata) = object.get("metadata") {
-        new["metadata"] = metadata.clone();
+    if let Some(metadata) = object.get("metadata")
+        && let Some(fields) = new.as_object_mut()
+    {
+        fields.insert("metadata".to_owned(), metadata.clone());
     }
     *object = new;
     Ok(())
@@ -270,7 +272,7 @@ fn check_taints(taints: &[Taint], path: &Path) -> Errors {
 fn models_fault(models: &[ResourceModel]) -> Option<&'static str> {
     let amount = |text: &str| Quantity::parse(text).ok();
     for (i, model) in models.iter().enumerate() {
-        let previous = i.checked_sub(1).map(|before| &models[before]);
+        let previous = i.checked_sub(1).and_then(|before| models.get(before));
         if previous.is_some_and(|previous| previous.grade == model.grade) {
             return Some("The grade of each models should not be the same");
         }
@@ -283,7 +285,7 @@ fn models_fault(models: &[ResourceModel]) -> Option<&'static str> {
             if max.is_none() || min.is_none() || max <= min {
                 return Some("The max value of each resource must be greater than the min value");
             }
-            match previous.map(|previous| &previous.ranges[j]) {
+            match previous.and_then(|previous| previous.ranges.get(j)) {
                 None if min.is_some_and(|min| !min.is_zero()) => {
                     return Some("The min value of each resource in the first model should be 0");
                 }
@@ -297,7 +299,7 @@ fn models_fault(models: &[ResourceModel]) -> Option<&'static str> {
                 }
                 Some(_) => {}
             }
-            if i == models.len() - 1 && max.is_some_and(|max| max.value() != i64::MAX) {
+            if i.saturating_add(1) == models.len() && max.is_some_and(|max| max.value() != i64::MAX) {
                 return Some("The max value of each resource in the last model should be MaxInt64");
             }
         }

@@ -1,5 +1,6 @@
 //! ResourceInterpreterCustomization: one script per question and kind of resource, and scripts that can be read.
 
+use apimachinery::object::Object as _;
 use serde_json::Value;
 
 use api::config::{CustomizationRules, LuaScriptHolder, ResourceInterpreterCustomizationSpec};
@@ -10,7 +11,7 @@ use crate::request::{Denial, spec};
 
 pub(crate) fn validate(object: &Value, others: &[Value]) -> Result<(), Denial> {
     let new: ResourceInterpreterCustomizationSpec = spec(object)?;
-    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = |object: &Value| object.name().to_owned();
     for other in others.iter().filter(|other| name(other) != name(object)) {
         let known: ResourceInterpreterCustomizationSpec = spec(other)?;
         if known.target != new.target {

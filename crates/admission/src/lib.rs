@@ -8,6 +8,8 @@
 //! [`HOOKS`] is the table of all rules. [`cluster`] and the ResourceRegistry have rules that Karmada compiles into the
 //! API servers of those kinds.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod addresses;
 pub mod agents;
 mod autoscaling;

@@ -62,7 +62,7 @@ fn check_size(request: &Request<'_>, object: &Value, policy: &OverrideSpec) -> E
         policy.override_rules.iter().map(|rule| &rule.overriders).chain(std::iter::once(&policy.overriders))
     };
     let fields = all().flat_map(|overriders| &overriders.field_overrider);
-    let operations: usize = fields.map(|field| field.json.len() + field.yaml.len()).sum();
+    let operations: usize = fields.map(|field| field.json.len().saturating_add(field.yaml.len())).sum();
     let limits = [
         (path.child("overrideRules"), policy.override_rules.len(), MAX_RULES, "rules"),
         (path.clone(), all().map(entries).sum(), MAX_ENTRIES, "overriders in all rules"),
@@ -118,12 +118,12 @@ fn check_rule(rule: &RuleWithCluster, path: &Path) -> Errors {
     let here = path.child("overriders");
     for (index, overrider) in rule.overriders.annotations_overrider.iter().enumerate() {
         let at = here.child("annotationsOverrider").index(index).child("value");
-        let mut size = 0;
+        let mut size = 0_usize;
         for (key, value) in &overrider.value {
             for fault in names::qualified_name(&key.to_lowercase()) {
                 errors.push(Error::invalid(&at, key.as_str(), fault));
             }
-            size += key.len() + value.len();
+            size = size.saturating_add(key.len()).saturating_add(value.len());
         }
         if size > ANNOTATIONS_MAX_BYTES {
             errors.push(Error::too_long(&at, ANNOTATIONS_MAX_BYTES));

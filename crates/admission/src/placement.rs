@@ -184,8 +184,8 @@ fn spread(constraints: &[SpreadConstraint], path: &Path) -> Errors {
             complain(&here, go_json(constraint), "maxGroups lower than minGroups is not allowed");
         }
         if let Some(field) = field {
-            let count = uses.entry(field).or_default();
-            *count += 1;
+            let count = uses.entry(field).or_insert(0_usize);
+            *count = count.saturating_add(1);
             if *count == 2 {
                 let fault = format!("multiple {field} spread constraints are not allowed");
                 complain(path, go_json(&constraints.to_vec()), &fault);

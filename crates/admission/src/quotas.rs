@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
+use apimachinery::object::Object as _;
 use apimachinery::quantity::Quantity;
 use serde_json::Value;
 
@@ -11,14 +12,14 @@ use api::policy::{FederatedResourceQuotaSpec, FederatedResourceQuotaStatus, Reso
 
 use crate::cluster::name_faults;
 use crate::request::{Denial, deny_if_any, part, spec};
-use crate::resources;
+use crate::{resources, usage};
 
 /// The name becomes the value of a label, which may be no longer.
 const NAME_MAX_LENGTH: usize = 63;
 
 pub(crate) fn validate(object: &Value) -> Result<(), Denial> {
     let mut errors = Errors::new();
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let name = object.name();
     if name.len() > NAME_MAX_LENGTH {
         let at = Path::new("metadata").child("name");
         errors.push(Error::invalid(&at, name, format!("must be no more than {NAME_MAX_LENGTH} characters")));
@@ -39,7 +40,7 @@ fn check_spec(quota: &FederatedResourceQuotaSpec, path: &Path) -> Errors {
     // Summed in one pass: a body has room for tens of thousands of names and as many assignments.
     let mut shares: BTreeMap<&str, Quantity> = BTreeMap::new();
     for (name, share) in quota.static_assignments.iter().flat_map(|assignment| &assignment.hard) {
-        *shares.entry(name).or_default() += resources::amount(share);
+        usage::add(shares.entry(name).or_default(), resources::amount(share));
     }
     for (name, overall) in &quota.overall {
         let assigned = shares.remove(name.as_str()).unwrap_or_default();

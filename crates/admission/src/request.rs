@@ -1,11 +1,12 @@
 //! What admission is asked, what it may use, and how it says no.
 
 use apimachinery::field::{self, Errors, Path};
+use apimachinery::object::Object as _;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use api::features::Features;
 use api::go_json;
@@ -143,11 +144,12 @@ pub(crate) fn set_spec(object: &mut Value, spec: &impl Serialize) {
 
 /// As [`set_spec`]; these required lists become null where they were not written, which the schema then refuses.
 pub(crate) fn set_spec_with(object: &mut Value, spec: &impl Serialize, required_lists: &[&str]) {
-    let written: Vec<bool> = required_lists.iter().map(|list| object["spec"][list].is_array()).collect();
+    let written: Vec<bool> =
+        required_lists.iter().map(|list| object["spec"].get(list).is_some_and(Value::is_array)).collect();
     set_spec(object, spec);
     for (list, written) in required_lists.iter().zip(written) {
-        if !written {
-            object["spec"][list] = Value::Null;
+        if !written && let Some(spec) = object["spec"].as_object_mut() {
+            spec.insert((*list).to_owned(), Value::Null);
         }
     }
 }
@@ -170,16 +172,12 @@ pub(crate) fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 
 /// Sets a label, keeping everything else in the metadata as it is.
 pub(crate) fn set_label(object: &mut Value, key: &str, value: String) {
-    let labels = &mut object["metadata"]["labels"];
-    if !labels.is_object() {
-        *labels = Value::Object(Map::new());
-    }
-    labels[key] = value.into();
+    object.set_label(key, &value);
 }
 
 /// Adds a finalizer unless it is there.
 pub(crate) fn add_finalizer(object: &mut Value, finalizer: &str) {
-    let finalizers = &mut object["metadata"]["finalizers"];
+    let finalizers = object.metadata_mut().entry("finalizers").or_insert(Value::Null);
     match finalizers.as_array_mut() {
         Some(list) if list.iter().any(|entry| entry == finalizer) => {}
         Some(list) => list.push(finalizer.into()),

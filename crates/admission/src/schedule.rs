@@ -40,12 +40,12 @@ pub fn is_valid(text: &str) -> bool {
     // With six fields, the last is a year if it looks like one; otherwise the first is the second.
     let has_seconds = match parts.len() {
         5 => false,
-        6 => !contains_year(parts[5]),
+        6 => !parts.last().is_some_and(|last| contains_year(last)),
         7 => true,
         _ => return false,
     };
     let first = if has_seconds { 0 } else { 1 };
-    parts.iter().enumerate().all(|(index, part)| part.split(',').all(|item| is_item(item, first + index)))
+    parts.iter().zip(first..).all(|(part, field)| part.split(',').all(|item| is_item(item, field)))
 }
 
 fn contains_year(part: &str) -> bool {
@@ -63,15 +63,18 @@ fn is_item(item: &str, field: usize) -> bool {
     }
     match field {
         DAY_OF_MONTH if item == "L" => true,
-        DAY_OF_MONTH if item.ends_with('W') => number(&item[..item.len() - 1], field).is_some(),
-        DAY_OF_WEEK if item.len() > 1 && item.ends_with('L') => {
-            number(&item[..item.len() - 1], field).is_some()
-        }
+        DAY_OF_MONTH if item.ends_with('W') => is_numbered(item, 'W', field),
+        DAY_OF_WEEK if item.len() > 1 && item.ends_with('L') => is_numbered(item, 'L', field),
         DAY_OF_WEEK if item.contains('#') => item.split_once('#').is_some_and(|(day, nth)| {
             number(day, field).is_some() && nth.parse::<u8>().is_ok_and(|nth| (1..=5).contains(&nth))
         }),
         _ => is_range(item, field),
     }
+}
+
+/// Says whether a text is a number with a letter after it.
+fn is_numbered(item: &str, letter: char, field: usize) -> bool {
+    item.strip_suffix(letter).is_some_and(|text| number(text, field).is_some())
 }
 
 /// Says whether a text is a number or a range of numbers that does not run backwards.
@@ -90,7 +93,7 @@ fn is_range(text: &str, field: usize) -> bool {
 /// Returns the number that a text means in a field, if the field can have it.
 fn number(text: &str, field: usize) -> Option<i64> {
     let named = |names: &[&str], first: i64| {
-        names.iter().position(|name| *name == text).map(|index| index as i64 + first)
+        names.iter().zip(first..).find(|(name, _)| **name == text).map(|(_, at)| at)
     };
     let number = match field {
         MONTH => named(&MONTHS, 1),
@@ -101,8 +104,8 @@ fn number(text: &str, field: usize) -> Option<i64> {
         let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         plain.then(|| text.parse::<i64>().ok()).flatten()
     };
-    let (least, most) = FIELDS[field];
-    number.or_else(digits).filter(|number| (least..=most).contains(number))
+    let (least, most) = FIELDS.get(field)?;
+    number.or_else(digits).filter(|number| (least..=most).contains(&number))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use apimachinery::object::{self, Object as _};
 use apimachinery::quantity::{Format, Quantity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use serde_json::Value;
@@ -29,6 +30,12 @@ pub struct Charge {
 
 pub(crate) type Usage = BTreeMap<String, Quantity>;
 
+/// Adds an amount to a sum.
+#[expect(clippy::arithmetic_side_effects, reason = "amounts saturate")]
+pub(crate) fn add(sum: &mut Quantity, amount: Quantity) {
+    *sum += amount;
+}
+
 /// Returns how the usage changes, resource by resource; empty if quotas need not be asked. Without a new version the binding is
 /// gone.
 pub(crate) fn change(old: Option<&ResourceBindingSpec>, new: Option<&ResourceBindingSpec>) -> Usage {
@@ -39,7 +46,7 @@ pub(crate) fn change(old: Option<&ResourceBindingSpec>, new: Option<&ResourceBin
     }
     let mut delta = new.map(usage).unwrap_or_default();
     for (name, amount) in old.map(usage).unwrap_or_default() {
-        *delta.entry(name).or_default() -= amount;
+        add(delta.entry(name).or_default(), amount.negated());
     }
     delta.retain(|_, amount| !amount.is_zero());
     delta
@@ -63,10 +70,10 @@ pub(crate) fn charge(delta: &Usage, quotas: &[Value], counted: &Usage) -> Result
         used.retain(|name, _| limits.contains_key(name));
         for (name, change) in changes {
             let sum = used.entry(name.clone()).or_default();
-            *sum += *change;
+            add(sum, *change);
             let Some(limit) = limits.get(name).map(resources::amount) else { continue };
             if change.sign() > 0 && *sum > limit {
-                let text = |field: &str| quota["metadata"][field].as_str().unwrap_or_default();
+                let text = |field: &str| quota.meta(field);
                 return Err(Denial::quota_exceeded(format!(
                     "FederatedResourceQuota({}/{}) exceeded for resource {name}: requested sum {}, limit {limit}.",
                     text("namespace"),
@@ -76,14 +83,13 @@ pub(crate) fn charge(delta: &Usage, quotas: &[Value], counted: &Usage) -> Result
             }
         }
         let mut quota = quota.clone();
-        if !quota["status"].is_object() {
-            quota["status"] = Value::Object(serde_json::Map::new());
-        }
+        let overall = quota.pointer("/spec/overall").cloned().unwrap_or_default();
+        let overall_used = list(&used).into_iter().map(|(name, sum)| (name, Value::from(sum.0))).collect();
+        let status = object::child(object::fields(&mut quota), "status");
         if !is_counted {
-            quota["status"]["overall"] = quota["spec"]["overall"].clone();
+            status.insert("overall".to_owned(), overall);
         }
-        quota["status"]["overallUsed"] =
-            list(&used).into_iter().map(|(name, sum)| (name, Value::from(sum.0))).collect();
+        status.insert("overallUsed".to_owned(), overall_used);
         charges.push(Charge { quota });
     }
     Ok(charges)
@@ -100,7 +106,7 @@ pub(crate) fn is_counted(quota: &Value) -> bool {
 pub(crate) fn total<'a>(bindings: impl IntoIterator<Item = &'a ResourceBindingSpec>) -> Usage {
     let mut total = Usage::new();
     for (name, amount) in bindings.into_iter().flat_map(usage) {
-        *total.entry(name).or_default() += amount;
+        add(total.entry(name).or_default(), amount);
     }
     total
 }
@@ -132,7 +138,7 @@ pub fn same(one: &ResourceList, other: &ResourceList) -> bool {
 pub fn sum<'a>(lists: impl IntoIterator<Item = &'a ResourceList>) -> ResourceList {
     let mut total = Usage::new();
     for (name, amount) in lists.into_iter().flatten() {
-        *total.entry(name.clone()).or_default() += resources::amount(amount);
+        add(total.entry(name.clone()).or_default(), resources::amount(amount));
     }
     total.into_iter().map(|(name, amount)| (name, Amount(amount.to_string()))).collect()
 }
@@ -210,7 +216,7 @@ fn usage(binding: &ResourceBindingSpec) -> Usage {
             let needs = component.replica_requirements.as_ref().map(|needs| &needs.resource_request);
             for (name, amount) in needs.into_iter().flatten() {
                 let total = asked(amount).times(i64::from(component.replicas.max(0))).times(sets);
-                *usage.entry(name.clone()).or_default() += total;
+                add(usage.entry(name.clone()).or_default(), total);
             }
         }
     }

@@ -26,11 +26,14 @@ pub fn roles(cluster: &str, namespace: &str) -> Vec<Value> {
 }
 
 fn object(kind: &str, name: &str, namespace: &str, mut rest: Value) -> Value {
-    rest["apiVersion"] = format!("{API}/v1").into();
-    rest["kind"] = kind.into();
-    rest["metadata"] = json!({ "name": name });
-    if !namespace.is_empty() {
-        rest["metadata"]["namespace"] = namespace.into();
+    let metadata = match namespace {
+        "" => json!({ "name": name }),
+        _ => json!({ "name": name, "namespace": namespace }),
+    };
+    if let Some(fields) = rest.as_object_mut() {
+        fields.insert("apiVersion".to_owned(), format!("{API}/v1").into());
+        fields.insert("kind".to_owned(), kind.into());
+        fields.insert("metadata".to_owned(), metadata);
     }
     rest
 }

@@ -93,7 +93,7 @@ fn own_cluster(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     if write.name != cluster {
         return Err(format!("cluster {:?} is not that of this agent", write.name));
     }
-    if new["spec"]["syncMode"] != "Pull" {
+    if new["spec"].get("syncMode").is_none_or(|mode| mode != "Pull") {
         return Err("an agent registers its cluster in pull mode".to_owned());
     }
     for (pointer, what) in [
@@ -112,8 +112,8 @@ fn own_cluster(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             return Err(format!("an agent does not change the {what} of its cluster"));
         }
     }
-    let id = new["spec"]["id"].as_str().unwrap_or("");
-    if !id.is_empty() && new["spec"]["id"] != old["spec"]["id"] {
+    let id = new["spec"].get("id").and_then(Value::as_str).unwrap_or("");
+    if !id.is_empty() && new["spec"].get("id") != old["spec"].get("id") {
         let mut others = facts.registered_with(id);
         others.retain(|other| other != cluster);
         if let Some(other) = others.first() {
