@@ -165,7 +165,7 @@ pub(super) fn decide(server: &Server, context: &Context, kind: &Kind, review: &V
     let mut status = json!({"allowed": allowed});
     let reason = if allowed { server.rbac.reason(user, &attributes) } else { String::new() };
     if !reason.is_empty() {
-        status["reason"] = json!(reason);
+        pointer::set(&mut status, "reason", json!(reason));
     }
     let ignored: Vec<String> = ["fieldSelector", "labelSelector"]
         .into_iter()
@@ -180,7 +180,7 @@ pub(super) fn decide(server: &Server, context: &Context, kind: &Kind, review: &V
         })
         .collect();
     if !ignored.is_empty() {
-        status["evaluationError"] = json!(ignored.join("; "));
+        pointer::set(&mut status, "evaluationError", json!(ignored.join("; ")));
     }
     status
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apimachinery::field::{self, Path};
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -242,8 +243,8 @@ impl WriteOptions {
     /// Returns the options of an operation as admission sees them.
     pub fn to_value(&self, kind: &str) -> Value {
         let mut value = self.document.clone();
-        value["kind"] = json!(kind);
-        value["apiVersion"] = json!("meta.k8s.io/v1");
+        pointer::set(&mut value, "kind", json!(kind));
+        pointer::set(&mut value, "apiVersion", json!("meta.k8s.io/v1"));
         value
     }
 
@@ -295,12 +296,12 @@ impl WriteOptions {
         }
         let mut document = json!({});
         if !dry.is_empty() {
-            document["dryRun"] = json!(dry);
+            pointer::set(&mut document, "dryRun", json!(dry));
         }
         for field in ["fieldManager", "fieldValidation"] {
             let given = context.query.text(field);
             if !given.is_empty() {
-                document[field] = json!(given);
+                pointer::set(&mut document, field, json!(given));
             }
         }
         Ok(Self {

@@ -64,10 +64,11 @@ pub fn object(
     // Typed objects are checked while they are read; repeated keys in YAML are found before that.
     if typed {
         let from = if yaml { repeated } else { 0 };
-        apimachinery::json::sort_complaints(&document, &mut problems[from..]);
+        apimachinery::json::sort_complaints(&document, problems.get_mut(from..).unwrap_or_default());
     }
     if yaml && repeated > 0 && validation == FieldValidation::Strict {
-        let together = format!("yaml: unmarshal errors:\n  {}", problems[..repeated].join("\n  "));
+        let repetitions = problems.get(..repeated).unwrap_or_default().join("\n  ");
+        let together = format!("yaml: unmarshal errors:\n  {repetitions}");
         problems.splice(..repeated, [together]);
     }
     report(context, validation, problems)
@@ -160,7 +161,7 @@ fn parse_yaml(kind: &Kind, expected: &Gvk, body: &Bytes) -> Result<(Value, Vec<S
 
 fn parse_protobuf(expected: &Gvk, body: &Bytes) -> Result<Value, Status> {
     if !body.starts_with(PROTOBUF_MAGIC) {
-        let shown = &body[..body.len().min(4)];
+        let shown = body.get(..4).unwrap_or(body);
         return Err(Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): provided data does not appear to be a protobuf message, expected prefix {PROTOBUF_MAGIC:?}, got {shown:?} ({})",
             expected.kind,
@@ -366,7 +367,7 @@ fn unrecognised_custom(expected: &Gvk, error: &str, body: &Bytes) -> Status {
 fn summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let more = if body.len() > SHOWN { " ..." } else { "" };
-    let start = &body[..body.len().min(SHOWN)];
+    let start = body.get(..SHOWN).unwrap_or(body);
     match body.first() {
         None => "<empty>".to_owned(),
         Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),

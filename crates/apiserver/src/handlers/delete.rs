@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::{Details, Status};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -137,7 +138,7 @@ impl DeleteOptions {
         let mut value = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
         let mut set = |field: &str, given: Option<Value>| {
             if let Some(given) = given {
-                value[field] = given;
+                pointer::set(&mut value, field, given);
             }
         };
         set("gracePeriodSeconds", self.grace_period_seconds.map(Value::from));
@@ -147,10 +148,10 @@ impl DeleteOptions {
         if let Some(preconditions) = &self.preconditions {
             let mut given = json!({});
             if let Some(uid) = &preconditions.uid {
-                given["uid"] = json!(uid);
+                pointer::set(&mut given, "uid", json!(uid));
             }
             if let Some(revision) = &preconditions.resource_version {
-                given["resourceVersion"] = json!(revision);
+                pointer::set(&mut given, "resourceVersion", json!(revision));
             }
             set("preconditions", Some(given));
         }
@@ -450,7 +451,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         let when = clock::after(now, grace);
         metadata.insert("deletionTimestamp".to_owned(), second(when).into());
         if is_namespace {
-            new["status"]["phase"] = json!("Terminating");
+            pointer::set(pointer::object_at(&mut new, "status"), "phase", json!("Terminating"));
         } else {
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
         }

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use apimachinery::field::{self, Path};
+use apimachinery::pointer;
 use apimachinery::selector::{FieldSelector, LabelSelector};
 use apimachinery::status::Status;
 use base64::Engine;
@@ -439,11 +440,11 @@ pub async fn page(
         let last = entries.last().map(|entry| entry.name.to_string()).unwrap_or_default();
         if everything {
             let remaining = selection.walk(&snapshot, Some(&last)).count();
-            metadata["remainingItemCount"] = json!(remaining);
+            pointer::set(&mut metadata, "remainingItemCount", json!(remaining));
         }
-        metadata["continue"] = json!(continue_token(revision as i64, &last, namespace));
+        pointer::set(&mut metadata, "continue", json!(continue_token(revision as i64, &last, namespace)));
     } else if kind.is_custom() && !is_table {
-        metadata["continue"] = json!("");
+        pointer::set(&mut metadata, "continue", json!(""));
     }
     Ok(Page { entries, metadata })
 }
@@ -615,7 +616,7 @@ fn stream_items(kind: &Arc<Kind>, metadata: Value, entries: Vec<Arc<Entry>>, gzi
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
         kind.list_kind, kind.api_version
     );
-    let size: usize = entries.iter().map(|entry| entry.value.len() + 64).sum();
+    let size: usize = entries.iter().map(|entry| entry.value.len().saturating_add(64)).sum();
     let pieces =
         ItemPieces { kind: kind.clone(), entries: entries.into_iter(), first: true, state: Some(head) };
     if gzip && size > super::GZIP_FROM {
@@ -740,7 +741,7 @@ pub async fn get(
         return Err(Status::not_found(&kind.resource, name));
     };
     if accepted == Accepted::JSON && kind.serves_as_stored(&entry) {
-        let mut out = Vec::with_capacity(entry.value.len() + 128);
+        let mut out = Vec::with_capacity(entry.value.len().saturating_add(128));
         object::write_full(&mut out, &kind.api_version, &kind.gvk.kind, &entry, entry.modified);
         out.push(b'\n');
         return Ok(respond::bytes_of(200, out, "application/json"));

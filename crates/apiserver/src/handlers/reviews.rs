@@ -52,7 +52,7 @@ pub async fn answer(
         let document = match (accepted.shape, items) {
             (Shape::Object, None) => found,
             (Shape::Object, Some(items)) => {
-                found["items"] = items.into();
+                pointer::set(&mut found, "items", items.into());
                 found
             }
             (Shape::Table { beta }, items) => {
@@ -99,7 +99,8 @@ pub async fn answer(
         "SubjectAccessReview" | "LocalSubjectAccessReview" | "SelfSubjectAccessReview" => {
             access_review::validate(kind, &review)?;
             target.admit_answered(&kind.gvk, &review).await?;
-            review["status"] = access_review::decide(server, context, kind, &review);
+            let status = access_review::decide(server, context, kind, &review);
+            pointer::set(&mut review, "status", status);
             review
         }
         "SelfSubjectRulesReview" => {
@@ -109,7 +110,7 @@ pub async fn answer(
             target.admit_answered(&kind.gvk, &review).await?;
             let status = rules_of(server, &context.user, &pointer::owned(&review, "/spec/namespace"));
             let mut reply = fresh(kind, json!({}), status);
-            reply["spec"] = json!({});
+            pointer::set(&mut reply, "spec", json!({}));
             reply
         }
         _ => return Err(Status::method_not_allowed().into()),
@@ -187,7 +188,9 @@ fn component_statuses(server: &Server, context: &Context) -> Result<Value, Statu
     match context.info.name.as_str() {
         "" => Ok(json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items})),
         name => {
-            let Some(item) = items.iter_mut().find(|item| item["metadata"]["name"] == name) else {
+            let Some(item) =
+                items.iter_mut().find(|item| item["metadata"].get("name").is_some_and(|own| own == name))
+            else {
                 let resource = apimachinery::gvk::GroupResource::new("", "componentstatuses");
                 return Err(Status::not_found(&resource, name));
             };

@@ -6,6 +6,7 @@ use apimachinery::field::{self, Path};
 use apimachinery::go;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::selector::LabelSelector;
 use apimachinery::server_side_apply::{self, PathElement};
 use apimachinery::status::Status;
@@ -91,7 +92,9 @@ fn mistyped(object: &Value, path: &str, wanted: &str, is_wanted: fn(&Value) -> b
         match here {
             Value::Null => return None,
             Value::Object(fields) => here = fields.get(*part)?,
-            other => return complain(&parts[..index + 1], other, "map[string]interface{}"),
+            other => {
+                return complain(parts.get(..=index).unwrap_or_default(), other, "map[string]interface{}");
+            }
         }
     }
     if is_wanted(here) { None } else { complain(&parts, here, wanted) }
@@ -103,10 +106,10 @@ fn set(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     let mut here = object;
     for (index, part) in parts.iter().enumerate() {
         let Value::Object(fields) = here else {
-            let way = parts[..index].join(".");
+            let way = parts.get(..index).unwrap_or_default().join(".");
             return Err(format!("value cannot be set because .{way} is not a map[string]interface{{}}"));
         };
-        let is_last = index + 1 == parts.len();
+        let is_last = index.saturating_add(1) == parts.len();
         here = fields.entry(*part).or_insert_with(|| if is_last { Value::Null } else { json!({}) });
     }
     *here = value;
@@ -161,11 +164,11 @@ pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         let value = object.meta(field);
         if !value.is_empty() {
-            scale["metadata"][field] = json!(value);
+            pointer::set(pointer::object_at(&mut scale, "metadata"), field, json!(value));
         }
     }
     if replicas != 0 {
-        scale["spec"]["replicas"] = json!(replicas);
+        pointer::set(pointer::object_at(&mut scale, "spec"), "replicas", json!(replicas));
     }
     let selector = match &paths.selector {
         Some(path) => at(object, path).and_then(Value::as_str).unwrap_or("").to_owned(),
@@ -173,7 +176,7 @@ pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
         None => selector_text(kind, object),
     };
     if !selector.is_empty() {
-        scale["status"]["selector"] = json!(selector);
+        pointer::set(pointer::object_at(&mut scale, "status"), "selector", json!(selector));
     }
     Ok(scale)
 }
@@ -194,7 +197,7 @@ fn selector_text(kind: &Kind, object: &Value) -> String {
 pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let mut scale = of(kind, object)?;
     if kind.is_custom() && at(object, &paths(kind).spec).is_none() {
-        scale["spec"]["replicas"] = json!(UNSET);
+        pointer::set(pointer::object_at(&mut scale, "spec"), "replicas", json!(UNSET));
     }
     let managed =
         server_side_apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));

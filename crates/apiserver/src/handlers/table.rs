@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -99,7 +100,7 @@ pub fn event(
     let mut table =
         document(metadata, columns, vec![row(server, kind, object, include, Timestamp::now(), beta)], beta);
     if !first {
-        table["columnDefinitions"] = Value::Null;
+        pointer::set(&mut table, "columnDefinitions", Value::Null);
     }
     table
 }

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use native::prepare::service::Allocation;
 use serde_json::Value;
@@ -161,7 +162,7 @@ impl Target<'_> {
         let shown = conversion::entry(self.server, kind, entry.clone()).await?;
         let old = self.server.read(kind, &shown)?;
         let mut new = old.clone();
-        new["status"] = companion.object["status"].clone();
+        pointer::set(&mut new, "status", companion.object.get("status").cloned().unwrap_or_default());
         decode::canonicalise(kind, &kind.gvk, &mut new)
             .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
         crate::field_ownership::track(&target, Some(&old), &mut new);

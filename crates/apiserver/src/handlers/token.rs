@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::Response;
@@ -55,8 +56,8 @@ pub async fn request(
     };
     // Here the uid is a precondition; other objects lose the uid that a client sends.
     let wanted_uid = request.uid().to_owned();
-    if request["spec"]["expirationSeconds"].is_null() {
-        request["spec"]["expirationSeconds"] = json!(DEFAULT);
+    if request.pointer("/spec/expirationSeconds").is_none_or(Value::is_null) {
+        pointer::set(pointer::object_at(&mut request, "spec"), "expirationSeconds", json!(DEFAULT));
     }
     target.begin_answered(&gvk, &mut request).await?;
     let given = request.name().to_owned();
@@ -113,7 +114,7 @@ pub async fn request(
     metadata.insert("namespace".to_owned(), namespace.into());
     metadata.insert("uid".to_owned(), account.head.uid.to_string().into());
     metadata.insert("creationTimestamp".to_owned(), second(now).into());
-    request["spec"]["audiences"] = json!(audiences);
+    pointer::set(pointer::object_at(&mut request, "spec"), "audiences", json!(audiences));
     target.admit_answered(&gvk, &request).await?;
     let bound = bound_object(server, namespace, account_name, &request)?;
     let expires = crate::clock::after(now, seconds);
@@ -138,11 +139,11 @@ pub async fn request(
         legacy_uid: None,
     };
     let token = server.tokens.sign(&claims).map_err(Status::internal)?;
-    request["spec"]["expirationSeconds"] = json!(seconds);
-    if request["spec"].get("boundObjectRef").is_none() {
-        request["spec"]["boundObjectRef"] = Value::Null;
+    pointer::set(pointer::object_at(&mut request, "spec"), "expirationSeconds", json!(seconds));
+    if request.pointer("/spec/boundObjectRef").is_none() {
+        pointer::set(pointer::object_at(&mut request, "spec"), "boundObjectRef", Value::Null);
     }
-    request["status"] = json!({"token": token, "expirationTimestamp": second(expires)});
+    pointer::set(&mut request, "status", json!({"token": token, "expirationTimestamp": second(expires)}));
     let document = match accepted.shape {
         Shape::Metadata { beta } => table::partial(&request, beta),
         Shape::MetadataList { .. } => return Err(table::no_list("authentication.TokenRequest")),
@@ -191,7 +192,8 @@ fn bound_object(server: &Server, namespace: &str, account: &str, request: &Value
     let slot = match kind.as_str() {
         "Pod" => {
             let pod: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-            let spec = |field: &str| pod["spec"][field].as_str().unwrap_or("").to_owned();
+            let pod_spec = pod.get("spec").unwrap_or(&Value::Null);
+            let spec = |field: &str| pod_spec[field].as_str().unwrap_or("").to_owned();
             if spec("serviceAccountName") != account {
                 return Err(Status::bad_request(format!(
                     "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."

@@ -236,7 +236,7 @@ impl Patch<'_> {
         if !custom && (self.patch == PatchType::Strategic || given.1.is_empty()) {
             // If the type is known, the patch need not name it; upstream does not even check a strategic patch.
             for (field, value) in [("apiVersion", &expected.0), ("kind", &expected.1)] {
-                new[field] = value.clone().into();
+                pointer::set(&mut new, field, value.clone().into());
             }
             given = expected.clone();
         }

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use futures::FutureExt;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::list::{Selection, check_options};
 use super::table;
+use crate::clock;
 use crate::conversion;
 use crate::head::Head;
 use crate::http::body::Body;
@@ -83,7 +85,7 @@ pub async fn watch(
         Shape::Table { .. } => table::Include::parse(context)?,
         _ => table::Include::None,
     };
-    let deadline = Instant::now() + timeout(context)?;
+    let deadline = clock::in_future(timeout(context)?);
     // A full queue only holds the cursor back; no event is lost.
     let (outbox, response) = answer(server, context, accepted.media);
     let stream = Stream {
@@ -203,7 +205,7 @@ impl Stream {
         // The last bookmark is sent shortly before the end, so that the client resumes where it stopped.
         let last_bookmark = self.deadline.checked_sub(Duration::from_secs(2)).unwrap_or(self.deadline);
         let mut last_sent = last_bookmark <= Instant::now();
-        let mut next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
+        let mut next_bookmark = clock::in_future(jittered(BOOKMARK_EVERY));
         // The next batch is sent at this moment at the earliest.
         let mut rest = Instant::now();
         loop {
@@ -215,7 +217,7 @@ impl Stream {
             tokio::select! {
                 batch = batch => match batch {
                     Ok(batch) => {
-                        rest = Instant::now() + turn(open.get());
+                        rest = clock::in_future(turn(open.get()));
                         if self.batch(&batch).await?.is_break() {
                             return Ok(());
                         }
@@ -232,7 +234,7 @@ impl Stream {
                     self.bookmark(watch.progress(), false);
                     self.flush();
                     last_sent |= Instant::now() >= last_bookmark;
-                    next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
+                    next_bookmark = clock::in_future(jittered(BOOKMARK_EVERY));
                 }
                 () = tokio::time::sleep_until(self.deadline) => return Ok(()),
                 () = self.outbox.closed() => return Err(Closed),
@@ -379,7 +381,7 @@ impl Stream {
         };
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if initial_end {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            pointer::set(&mut metadata, "annotations", json!({"k8s.io/initial-events-end": "true"}));
         }
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         let document = match self.accepted.shape {
@@ -388,10 +390,12 @@ impl Stream {
                 let mut table =
                     table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
                 if custom {
-                    table["rows"] = json!([{"cells": [], "object": object}]);
+                    pointer::set(&mut table, "rows", json!([{"cells": [], "object": object}]));
                 } else if initial_end && self.include == table::Include::None {
                     // Without the marker, the client could not know where the initial events end.
-                    table["rows"][0]["object"] = table::partial(&object, beta);
+                    if let Some(row) = table.pointer_mut("/rows/0") {
+                        pointer::set(row, "object", table::partial(&object, beta));
+                    }
                 }
                 table
             }
@@ -464,8 +468,8 @@ fn farewell(media: Media) -> Bytes {
 /// Returns how long a watch waits before it sends more, given the number of other watches. The waits differ, so that the watches
 /// do not all send at once.
 fn turn(watches: i64) -> Duration {
-    let waiting = u32::try_from(watches - AT_ONCE).unwrap_or(0);
-    (TURN * waiting).min(AT_MOST).mul_f64(rand::random_range(0.5..1.5))
+    let waiting = u32::try_from(watches.saturating_sub(AT_ONCE)).unwrap_or(0);
+    TURN.saturating_mul(waiting).min(AT_MOST).mul_f64(rand::random_range(0.5..1.5))
 }
 
 fn too_old(asked: u64, oldest: u64) -> Status {
@@ -480,7 +484,7 @@ fn ahead(asked: u64, current: u64) -> Status {
 }
 
 fn jittered(period: Duration) -> Duration {
-    period + Duration::from_millis(rand::random_range(0..1000))
+    period.saturating_add(Duration::from_millis(rand::random_range(0..1000)))
 }
 
 #[cfg(test)]

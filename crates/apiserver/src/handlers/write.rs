@@ -10,6 +10,7 @@ use apimachinery::depth;
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use jiff::Timestamp;
 use native::prepare::service::Allocation;
@@ -102,12 +103,12 @@ impl Target<'_> {
 
         let prefix = object.meta("generateName").to_owned();
         let generated = given_name.is_empty() && !prefix.is_empty();
-        let mut attempts = if generated { 8 } else { 1 };
+        let mut attempts: u8 = if generated { 8 } else { 1 };
         let mut blank = object;
         loop {
             // Only a generated name is tried again.
             let mut object = if generated { blank.clone() } else { blank.take() };
-            attempts -= 1;
+            attempts = attempts.saturating_sub(1);
             let now = Timestamp::now();
             let uid = uuid::Uuid::new_v4().to_string();
             {
@@ -125,7 +126,7 @@ impl Target<'_> {
             let name = object.name().to_owned();
             decode::validate_type(self.kind, &object)?;
             // What the Service asked for: another one may be quicker, and then it is given something else.
-            let asked = self.kind.holds_addresses().then(|| object["spec"].clone());
+            let asked = self.kind.holds_addresses().then(|| object.get("spec").cloned().unwrap_or_default());
             let held = self.server.assign(self, &mut object, None)?;
             let mut errors = self.kind.validate_create(&object);
             if errors.is_empty() {
@@ -685,7 +686,7 @@ impl Target<'_> {
                         let finalizers = new.pointer("/spec/finalizers").cloned();
                         *new = old.clone();
                         match finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
-                            Some(list) => new["spec"]["finalizers"] = list,
+                            Some(list) => pointer::set(pointer::object_at(new, "spec"), "finalizers", list),
                             None => {
                                 if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
                                     spec.remove("finalizers");
@@ -880,13 +881,9 @@ pub fn second(time: Timestamp) -> String {
 pub fn generate_name(prefix: &str) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     const MAX_PREFIX: usize = 58;
-    let mut end = prefix.len().min(MAX_PREFIX);
-    while !prefix.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut name = prefix[..end].to_owned();
+    let mut name = prefix.get(..prefix.floor_char_boundary(MAX_PREFIX)).unwrap_or_default().to_owned();
     for _ in 0..5 {
-        name.push(ALPHABET[rand::random_range(0..ALPHABET.len())] as char);
+        name.extend(ALPHABET.get(rand::random_range(0..ALPHABET.len())).map(|letter| char::from(*letter)));
     }
     name
 }
