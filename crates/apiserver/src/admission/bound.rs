@@ -246,12 +246,12 @@ impl<'a> Computed<'a> {
     fn compute(&self, name: &str, expression: &Expression, budget: &mut u64) -> Result<Cel, EvalError> {
         // A variable that uses itself finds this, instead of an endless loop.
         self.known.borrow_mut().insert(name.to_owned(), circle(name));
-        self.depth.set(self.depth.get() + 1);
+        self.depth.set(self.depth.get().saturating_add(1));
         let variables = (self.base)().set_lazy("variables", self);
         let value = expression
             .value(&variables, budget)
             .map_err(|why| EvalError(format!("composited variable {name:?} fails to evaluate: {why}")));
-        self.depth.set(self.depth.get() - 1);
+        self.depth.set(self.depth.get().saturating_sub(1));
         if self.put_off.borrow().is_some() {
             self.known.borrow_mut().remove(name);
         } else {

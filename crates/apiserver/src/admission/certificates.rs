@@ -1,6 +1,7 @@
 //! Decides whether a user may approve or sign a certificate request, and refuses the one subject that is never allowed.
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use serde_json::Value;
 
@@ -16,11 +17,13 @@ fn is_request(kind: &Kind) -> bool {
 
 /// Checks a new request: it must not ask for an administrator's certificate.
 pub fn check_create(kind: &Kind, name: &str, request: &Value) -> Result<(), Status> {
-    if !is_request(kind) || request["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
+    if !is_request(kind)
+        || pointer::text(request, "/spec/signerName") != "kubernetes.io/kube-apiserver-client"
+    {
         return Ok(());
     }
     use base64::Engine;
-    let pem = request["spec"]["request"].as_str().unwrap_or("");
+    let pem = pointer::text(request, "/spec/request");
     let asked =
         base64::engine::general_purpose::STANDARD.decode(pem).ok().and_then(|pem| Asked::read(&pem).ok());
     if asked.is_some_and(|asked| asked.organizations.iter().any(|group| group == "system:masters")) {
@@ -48,7 +51,7 @@ pub fn check_update(
         "status" if signs(new, old) => ("sign", "sign"),
         _ => return Ok(()),
     };
-    let signer = old["spec"]["signerName"].as_str().unwrap_or("");
+    let signer = pointer::text(old, "/spec/signerName");
     let domain = signer.split('/').next().unwrap_or("");
     let may = |name: &str| {
         let attributes = Attributes {
@@ -70,9 +73,10 @@ pub fn check_update(
 }
 
 fn signs(new: &Value, old: &Value) -> bool {
+    let (new_status, old_status) = (&new["status"], &old["status"]);
     let failed = |request: &Value| {
-        let list = request["status"]["conditions"].as_array();
-        list.into_iter().flatten().filter(|condition| condition["type"] == "Failed").count()
+        let list = pointer::list(request, "/status/conditions");
+        list.iter().filter(|condition| condition["type"] == "Failed").count()
     };
-    new["status"]["certificate"] != old["status"]["certificate"] || failed(new) != failed(old)
+    new_status["certificate"] != old_status["certificate"] || failed(new) != failed(old)
 }

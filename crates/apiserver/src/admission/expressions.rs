@@ -180,7 +180,7 @@ fn namespace(occasion: &Occasion<'_>) -> Cel {
         fields.remove("apiVersion");
         fields.remove("kind");
     }
-    if let Some(metadata) = namespace["metadata"].as_object_mut() {
+    if let Some(metadata) = namespace.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         metadata.remove("ownerReferences");
     }

@@ -106,8 +106,8 @@ impl Mutations {
                 .iter()
                 .filter_map(|entry| {
                     let binding: Value = serde_json::from_slice(&entry.value).ok()?;
-                    let own = pointer::owned(&binding["spec"], "/policyName") == policy.name;
-                    own.then(|| Binding::read(&entry.name, &binding["spec"]))
+                    let own = pointer::text(&binding, "/spec/policyName") == policy.name;
+                    own.then(|| Binding::read(&entry.name, binding.get("spec").unwrap_or(&Value::Null)))
                 })
                 .collect();
             if !bindings.is_empty() {
@@ -337,8 +337,8 @@ fn merged(occasion: &Occasion<'_>, found: &Match, object: &Value, made: &Cel) ->
         return Err(format!("type mismatch: {}", misplaced.join("\n")));
     }
     let mut applied = cel::to_json(made)?;
-    applied["apiVersion"] = object["apiVersion"].clone();
-    applied["kind"] = object["kind"].clone();
+    pointer::set(&mut applied, "apiVersion", object["apiVersion"].clone());
+    pointer::set(&mut applied, "kind", object["kind"].clone());
     let failed = |why: String| format!("error applying patch: {why}");
     // Upstream finds no schema for the Scale of another kind.
     if found.gvk.kind == "Scale" {
@@ -428,7 +428,7 @@ fn patched(object: &Value, made: &Cel) -> Result<Value, String> {
                     return Err(format!("type mismatch: {}", misplaced.join("\n")));
                 }
             }
-            document[name] = cel::to_json(value)?;
+            pointer::set(&mut document, name, cel::to_json(value)?);
         }
         patch.push(document);
     }

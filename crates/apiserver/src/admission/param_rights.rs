@@ -24,7 +24,8 @@ pub(crate) fn check(
     if gvk.group != "admissionregistration.k8s.io" || user.in_group(MASTERS) {
         return None;
     }
-    let same = |field: &str| old.is_some_and(|old| old["spec"][field] == object["spec"][field]);
+    let (new, old) = (&object["spec"], old.map(|old| &old["spec"]));
+    let same = |field: &str| old.is_some_and(|old| old[field] == new[field]);
     let spec = Path::new("spec");
     let collection = match gvk.kind.as_str() {
         "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy" => {

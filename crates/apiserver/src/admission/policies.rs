@@ -113,7 +113,7 @@ impl Policies {
         let mut of_policy: BTreeMap<String, Vec<Binding>> = BTreeMap::new();
         for entry in bindings.iter() {
             let Ok(binding) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-            let spec = &binding["spec"];
+            let spec = binding.get("spec").unwrap_or(&Value::Null);
             of_policy
                 .entry(pointer::owned(spec, "/policyName"))
                 .or_default()
@@ -384,7 +384,7 @@ fn run(policy: &Policy, occasion: &Occasion<'_>, seen: &Seen<'_>, params: &Cel) 
             }
             (Ok(_), Err(_)) | (Ok(Cel::Bool(true)), _) => {}
             (Ok(_), Ok(messages)) => {
-                object(words(validation, messages[index].as_deref()), &validation.reason)
+                object(words(validation, messages.get(index).and_then(Option::as_deref)), &validation.reason)
             }
         }
     }

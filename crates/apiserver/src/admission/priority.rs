@@ -3,6 +3,7 @@
 //! Off by default: a control plane that passes pods on to other clusters must not decide which priority they have there.
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ pub(crate) fn mutate(
     }
     match (operation, old) {
         (Operation::Create, _) => {
-            let wanted = object["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
+            let wanted = pointer::owned(object, "/spec/priorityClassName");
             let classes = server.store.snapshot(COLLECTION);
             let classes = classes.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok());
             find(&wanted, classes)
@@ -102,8 +103,10 @@ fn apply(pod: &mut Value, class: &Class) -> Result<(), String> {
 /// Restores the fields that an update leaves out.
 fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
-        if pod["spec"][field].is_null() && !old["spec"][field].is_null() {
-            pod["spec"][field] = old["spec"][field].clone();
+        if pod["spec"].get(field).is_none_or(Value::is_null)
+            && let Some(old) = old["spec"].get(field).filter(|old| !old.is_null())
+        {
+            pointer::set(pointer::object_at(pod, "spec"), field, old.clone());
         }
     }
 }

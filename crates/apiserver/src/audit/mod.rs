@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use apimachinery::pointer;
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, USER_AGENT};
 use http::{Response, Uri};
@@ -117,10 +118,10 @@ impl Record {
             "requestReceivedTimestamp": micros(Timestamp::now()),
         });
         if let Some(agent) = origin.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()) {
-            event["userAgent"] = json!(agent);
+            pointer::set(&mut event, "userAgent", json!(agent));
         }
         if info.is_resource {
-            event["objectRef"] = object_reference(info);
+            pointer::set(&mut event, "objectRef", object_reference(info));
         }
         let record = Self { audit: audit.clone(), level: rule.level, rule, event, place: None };
         record.write(Stage::RequestReceived);
@@ -129,9 +130,13 @@ impl Record {
 
     /// Notes that the caller impersonates another user, and which narrow right allowed it, if it was one.
     pub(crate) fn impersonated(&mut self, user: &User, constraint: &str) {
-        self.event["impersonatedUser"] = user.to_value();
+        pointer::set(&mut self.event, "impersonatedUser", user.to_value());
         if !constraint.is_empty() {
-            self.event["authenticationMetadata"] = json!({ "impersonationConstraint": constraint });
+            pointer::set(
+                &mut self.event,
+                "authenticationMetadata",
+                json!({ "impersonationConstraint": constraint }),
+            );
         }
     }
 
@@ -142,7 +147,7 @@ impl Record {
     }
 
     fn annotate(&mut self, key: &str, value: &str) {
-        self.event["annotations"][key] = json!(value);
+        pointer::set(pointer::object_at(&mut self.event, "annotations"), key, json!(value));
     }
 
     /// Returns whether the content of the request is recorded.
@@ -157,7 +162,8 @@ impl Record {
             && !body.is_empty()
             && let Some(object) = readable(body)
         {
-            self.event["requestObject"] = self.presentable(object);
+            let object = self.presentable(object);
+            pointer::set(&mut self.event, "requestObject", object);
         }
     }
 
@@ -205,7 +211,7 @@ impl Record {
             self.annotate(key, value);
         }
         let code = response.status().as_u16();
-        self.event["responseStatus"] = json!({"metadata": {}, "code": code});
+        pointer::set(&mut self.event, "responseStatus", json!({"metadata": {}, "code": code}));
         if long_running {
             self.write_answered(Stage::ResponseStarted, None).await;
             return response.map(|body| body::holding(body, Ending(self)));
@@ -232,7 +238,7 @@ impl Record {
                 // A Status that reports success has none.
                 fields.insert("code".to_owned(), code.into());
             }
-            self.event["responseStatus"] = status;
+            pointer::set(&mut self.event, "responseStatus", status);
         }
         let object = object.filter(|_| self.level >= Level::RequestResponse);
         let object = object.map(|object| self.presentable(object));
@@ -262,10 +268,10 @@ impl Record {
             return None;
         }
         let mut event = self.event.clone();
-        event["stage"] = json!(stage.name());
-        event["stageTimestamp"] = json!(micros(Timestamp::now()));
+        pointer::set(&mut event, "stage", json!(stage.name()));
+        pointer::set(&mut event, "stageTimestamp", json!(micros(Timestamp::now())));
         if let Some(response) = response {
-            event["responseObject"] = response;
+            pointer::set(&mut event, "responseObject", response);
         }
         Some(event)
     }

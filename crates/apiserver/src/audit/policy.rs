@@ -162,7 +162,7 @@ impl Policy {
 }
 
 fn is_valid_pattern(path: &str) -> bool {
-    path == "*" || (path.starts_with('/') && !path[..path.len() - 1].contains('*'))
+    path == "*" || (path.starts_with('/') && !path.strip_suffix('*').unwrap_or(path).contains('*'))
 }
 
 impl Rule {

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -98,14 +99,14 @@ pub(crate) async fn between(
             if let Some(revision) = revision {
                 converted.metadata_mut().insert("resourceVersion".to_owned(), revision);
             }
-            converted["apiVersion"] = json!(to.api_version);
-            converted["kind"] = json!(to.gvk.kind);
+            pointer::set(&mut converted, "apiVersion", json!(to.api_version));
+            pointer::set(&mut converted, "kind", json!(to.gvk.kind));
             Ok(converted)
         }
         Source::Custom(custom) => match &custom.conversion {
             Some(converter) => one(server, converter, object, &to.api_version).await.map_err(failed),
             None => {
-                object["apiVersion"] = json!(to.api_version);
+                pointer::set(&mut object, "apiVersion", json!(to.api_version));
                 Ok(object)
             }
         },
@@ -140,14 +141,16 @@ pub(crate) async fn entries(
     }
     let length = |index: usize| entries.get(index).map_or(0, |entry| entry.value.len());
     for chunk in portions(missing, length) {
-        let objects = chunk.iter().map(|index| stored(kind, custom, &entries[*index]));
+        let objects = chunk.iter().filter_map(|index| entries.get(*index));
+        let objects = objects.map(|entry| stored(kind, custom, entry));
         let objects = objects.collect::<Result<_, _>>()?;
         let converted = converter.convert(server, objects, &kind.api_version).await.map_err(failed)?;
         for (index, mut object) in chunk.iter().zip(converted) {
             custom.trim(&kind.gvk.version, &mut object);
-            let entry = Arc::new(rewritten(kind, &entries[*index], &object));
-            server.conversions.put(key(&entries[*index]), entry.clone());
-            entries[*index] = entry;
+            let Some(place) = entries.get_mut(*index) else { continue };
+            let entry = Arc::new(rewritten(kind, place, &object));
+            server.conversions.put(key(place), entry.clone());
+            *place = entry;
         }
     }
     Ok(entries)
@@ -224,8 +227,8 @@ pub(crate) fn waiting(
     api_version: &str,
 ) -> Result<Value, String> {
     let mut object = object.clone();
-    let Some(converter) = custom.conversion.as_ref().filter(|_| object["apiVersion"] != api_version) else {
-        object["apiVersion"] = json!(api_version);
+    let Some(converter) = custom.conversion.as_ref().filter(|_| object.api_version() != api_version) else {
+        pointer::set(&mut object, "apiVersion", json!(api_version));
         return Ok(object);
     };
     let runtime = tokio::runtime::Handle::current();

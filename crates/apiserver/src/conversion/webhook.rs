@@ -47,14 +47,14 @@ impl Converter {
         mut objects: Vec<Value>,
         api_version: &str,
     ) -> Result<Vec<Value>, String> {
-        let asked: Vec<usize> =
-            (0..objects.len()).filter(|index| objects[*index]["apiVersion"] != api_version).collect();
-        let Some(first) = asked.first().map(|index| &objects[*index]) else { return Ok(objects) };
+        let asked: Vec<&mut Value> =
+            objects.iter_mut().filter(|object| object["apiVersion"] != api_version).collect();
+        let Some(first) = asked.first() else { return Ok(objects) };
         let kind = described(first);
         let version = self.review_version.ok_or("no supported conversion review versions")?;
         let client = self.client.as_ref().map_err(Clone::clone)?;
         let uid = uuid::Uuid::new_v4().to_string();
-        let sent: Vec<Value> = asked.iter().map(|index| without_revision(&objects[*index])).collect();
+        let sent: Vec<Value> = asked.iter().map(|object| without_revision(object)).collect();
         let document = json!({
             "kind": "ConversionReview",
             "apiVersion": format!("apiextensions.k8s.io/{version}"),
@@ -74,8 +74,8 @@ impl Converter {
                 asked.len()
             ));
         }
-        for (index, converted) in asked.into_iter().zip(answer) {
-            objects[index] = checked(&kind, &objects[index], converted, api_version)?;
+        for (object, converted) in asked.into_iter().zip(answer) {
+            *object = checked(&kind, object, converted, api_version)?;
         }
         Ok(objects)
     }

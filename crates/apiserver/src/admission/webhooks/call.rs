@@ -100,7 +100,7 @@ fn timeout(configured_seconds: u64, left: Option<Duration>) -> Duration {
 
 /// Rounds up, since webhooks get whole seconds.
 fn whole_seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }
 
 /// Posts a document and returns the one that comes back. Errors are in client-go's words.

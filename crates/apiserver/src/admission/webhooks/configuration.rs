@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use apimachinery::pointer;
 use apimachinery::selector::LabelSelector;
 use base64::Engine;
 use serde_json::Value;
@@ -79,7 +80,7 @@ fn rooted(path: &str) -> String {
 /// Reads the webhooks of a stored configuration.
 pub(super) fn read(name: &str, body: &[u8]) -> Vec<Hook> {
     let Ok(configuration) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
-    let hooks = configuration["webhooks"].as_array().into_iter().flatten();
+    let hooks = pointer::list(&configuration, "/webhooks").iter();
     let mut seen: HashMap<String, usize> = HashMap::new();
     hooks
         .map(|hook| {

@@ -1,6 +1,7 @@
 //! The `AdmissionReview` that is sent to a webhook and the one that it returns.
 
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use base64::Engine;
 use serde_json::{Value, json};
 
@@ -33,7 +34,7 @@ pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Valu
         ("namespace", request_namespace(occasion)),
     ] {
         if !value.is_empty() {
-            request[field] = json!(value);
+            pointer::set(&mut request, field, json!(value));
         }
     }
     request
@@ -48,8 +49,8 @@ pub(crate) fn request_namespace<'a>(occasion: &Occasion<'a>) -> &'a str {
 /// Returns the document to send.
 pub(super) fn document(occasion: &Occasion<'_>, seen: &Seen<'_>, uid: &str, version: &str) -> Value {
     let mut request = request(occasion, &seen.found, uid);
-    request["object"] = seen.object.as_deref().cloned().unwrap_or(Value::Null);
-    request["oldObject"] = seen.old.as_deref().cloned().unwrap_or(Value::Null);
+    pointer::set(&mut request, "object", seen.object.as_deref().cloned().unwrap_or(Value::Null));
+    pointer::set(&mut request, "oldObject", seen.old.as_deref().cloned().unwrap_or(Value::Null));
     json!({
         "kind": "AdmissionReview",
         "apiVersion": format!("admission.k8s.io/{version}"),
