@@ -212,7 +212,7 @@ fn write(out: &mut Vec<u8>, message: &Message, value: &Value) {
         let mut inner = Vec::new();
         write(&mut inner, chosen, value);
         for field in path.iter().rev() {
-            let mut outer = Vec::with_capacity(inner.len() + 8);
+            let mut outer = Vec::with_capacity(inner.len().saturating_add(8));
             bytes(&mut outer, *field, &inner);
             inner = outer;
         }

@@ -117,7 +117,7 @@ fn v3(registry: &Registry, asked: &Asked, path: &str) -> Response<Body> {
     if asked.hash.is_some() {
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-        let year = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * 365);
+        let year = crate::clock::after(jiff::Timestamp::now(), 365 * 24 * 60 * 60);
         if let Ok(expires) = HeaderValue::from_str(&year.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()) {
             headers.insert(EXPIRES, expires);
         }

@@ -2,6 +2,7 @@
 //! and validated.
 
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use serde_json::{Map, Value, json};
 
 use crate::registry::Custom;
@@ -43,10 +44,10 @@ pub(crate) fn object_schema(custom: &Custom, version: &Version, v3: bool) -> Val
         type_meta(&mut schema, v3);
         schema
     };
-    schema["x-kubernetes-group-version-kind"] = gvk;
+    pointer::set(&mut schema, "x-kubernetes-group-version-kind", gvk);
     if !version.selectable.is_empty() {
         let fields = version.selectable.iter().map(|path| json!({"fieldPath": path}));
-        schema["x-kubernetes-selectable-fields"] = fields.collect();
+        pointer::set(&mut schema, "x-kubernetes-selectable-fields", fields.collect());
     }
     schema
 }
@@ -57,17 +58,20 @@ fn preserves(schema: &Value) -> bool {
 
 /// Adds the fields that every object has.
 fn type_meta(schema: &mut Value, v3: bool) {
-    let properties = &mut schema["properties"];
-    if !properties.is_object() {
-        *properties = json!({});
-    }
-    properties["apiVersion"] = json!({"type": "string",
+    let properties = pointer::object_at(schema, "properties");
+    let api_version = json!({"type": "string",
         "description": "APIVersion defines the schema that this object is written in. Servers turn it into the latest one they know and may refuse unknown ones."});
-    properties["kind"] = json!({"type": "string",
+    pointer::set(properties, "apiVersion", api_version);
+    let kind = json!({"type": "string",
         "description": "Kind says what this object is. Servers may infer it from the endpoint a client writes to; it cannot be changed."});
+    pointer::set(properties, "kind", kind);
     let mut metadata = reference(META, v3);
-    metadata["description"] = json!("Standard object's metadata: name, labels, annotations, owners.");
-    properties["metadata"] = metadata;
+    pointer::set(
+        &mut metadata,
+        "description",
+        json!("Standard object's metadata: name, labels, annotations, owners."),
+    );
+    pointer::set(properties, "metadata", metadata);
 }
 
 /// Adds the same fields to embedded objects.
@@ -261,10 +265,10 @@ fn query(name: &str, kind: &str, v3: bool) -> Value {
     };
     let mut parameter = json!({"name": name, "in": "query", "description": descriptions});
     if v3 {
-        parameter["schema"] = json!({"type": kind, "uniqueItems": true});
+        pointer::set(&mut parameter, "schema", json!({"type": kind, "uniqueItems": true}));
     } else {
-        parameter["type"] = json!(kind);
-        parameter["uniqueItems"] = json!(true);
+        pointer::set(&mut parameter, "type", json!(kind));
+        pointer::set(&mut parameter, "uniqueItems", json!(true));
     }
     parameter
 }
@@ -283,10 +287,10 @@ fn path_parameters(endpoint: &Endpoint, v3: bool) -> Vec<Value> {
             let mut parameter =
                 json!({"name": name, "in": "path", "required": true, "description": description});
             if v3 {
-                parameter["schema"] = json!({"type": "string", "uniqueItems": true});
+                pointer::set(&mut parameter, "schema", json!({"type": "string", "uniqueItems": true}));
             } else {
-                parameter["type"] = json!("string");
-                parameter["uniqueItems"] = json!(true);
+                pointer::set(&mut parameter, "type", json!("string"));
+                pointer::set(&mut parameter, "uniqueItems", json!(true));
             }
             parameter
         })
@@ -337,7 +341,7 @@ fn operation(
             parameters.push(query(name, "string", v3));
         }
         if action != "patch" {
-            operation["responses"]["201"] = response("Created");
+            pointer::set(pointer::object_at(&mut operation, "responses"), "201", response("Created"));
         }
     }
     if action == "patch" {
@@ -351,18 +355,18 @@ fn operation(
         if v3 {
             let content: Map<String, Value> =
                 types.iter().map(|kind| ((*kind).to_owned(), json!({"schema": body}))).collect();
-            operation["requestBody"] = json!({"content": content, "required": true});
+            pointer::set(&mut operation, "requestBody", json!({"content": content, "required": true}));
         } else {
-            operation["consumes"] = json!(types);
+            pointer::set(&mut operation, "consumes", json!(types));
             parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": body}));
         }
     }
     if !v3 {
-        operation["produces"] = json!(["application/json", "application/yaml"]);
-        operation["schemes"] = json!(["https"]);
+        pointer::set(&mut operation, "produces", json!(["application/json", "application/yaml"]));
+        pointer::set(&mut operation, "schemes", json!(["https"]));
     }
     if !parameters.is_empty() {
-        operation["parameters"] = parameters.into();
+        pointer::set(&mut operation, "parameters", parameters.into());
     }
     operation
 }
@@ -393,7 +397,11 @@ fn paths(custom: &Custom, version: &Version, item: &str, v3: bool) -> Vec<(Strin
         .map(|endpoint| {
             let mut operations = json!({"parameters": path_parameters(&endpoint, v3)});
             for (method, action) in endpoint.operations {
-                operations[*method] = operation(custom, version, &endpoint, action, item, v3);
+                pointer::set(
+                    &mut operations,
+                    method,
+                    operation(custom, version, &endpoint, action, item, v3),
+                );
             }
             (endpoint.path.clone(), operations)
         })

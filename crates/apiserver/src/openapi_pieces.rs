@@ -50,8 +50,10 @@ impl<'a> Pieces<'a> {
     }
 
     pub(crate) fn print(&self) -> String {
-        let length: usize = self.0.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-        let mut text = String::with_capacity(length + 2);
+        // With two quotes, a colon and a comma each; the braces come on top.
+        let lengths =
+            self.0.iter().map(|(name, value)| name.len().saturating_add(value.len()).saturating_add(4));
+        let mut text = String::with_capacity(lengths.sum::<usize>().saturating_add(2));
         text.push('{');
         for (number, (name, value)) in self.0.iter().enumerate() {
             if number > 0 {

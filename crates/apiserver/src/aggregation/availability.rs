@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::conditions;
+use apimachinery::pointer;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -40,7 +41,7 @@ impl Condition {
         let status = if self.available { "True" } else { "False" };
         let mut new = service.clone();
         let condition = conditions::condition("Available", status, self.reason, self.message.as_str());
-        conditions::set(&mut new["status"], condition, &second(now)).then_some(new)
+        conditions::set(pointer::object_at(&mut new, "status"), condition, &second(now)).then_some(new)
     }
 }
 
@@ -324,11 +325,11 @@ fn obstacle(server: &Server, wanted: &ServicePort) -> Option<Condition> {
         return Some(Condition::new(false, "ServiceNotFound", message));
     };
     let service: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-    if service["spec"]["type"] != "ClusterIP" {
+    if pointer::text(&service, "/spec/type") != "ClusterIP" {
         return None;
     }
-    let ports = service["spec"]["ports"].as_array();
-    let Some(found) = ports.into_iter().flatten().find(|candidate| candidate["port"] == *port) else {
+    let ports = pointer::list(&service, "/spec/ports");
+    let Some(found) = ports.iter().find(|candidate| candidate["port"] == *port) else {
         let message = format!("service/{name} in {namespace:?} is not listening on port {port}");
         return Some(Condition::new(false, "ServicePortError", message));
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -33,7 +34,7 @@ pub(super) async fn register(actor: &Actor) {
     let now = Timestamp::now();
     for entry in server.store.snapshot(COLLECTION).iter() {
         let Some(service) = server.read_or_warn(&kind, entry) else { continue };
-        if service["spec"]["service"].is_object() {
+        if service.pointer("/spec/service").is_some_and(Value::is_object) {
             continue;
         }
         let message = "Local APIServices are always available";
@@ -72,7 +73,7 @@ pub(crate) async fn unregister(actor: &Actor) {
             continue;
         }
         let Some(service) = server.read_or_warn(&kind, entry) else { continue };
-        if !service["spec"]["service"].is_object() {
+        if !service.pointer("/spec/service").is_some_and(Value::is_object) {
             // An APIService with the same name that belongs to someone else is left alone.
             let uid = Some(service.uid().to_owned());
             let options = DeleteOptions {
@@ -115,7 +116,7 @@ fn wanted(server: &Server) -> BTreeMap<String, Value> {
             let name = format!("{version}.{}", group.name);
             let mut spec = json!({"version": version, "groupPriorityMinimum": group_priority, "versionPriority": version_priority});
             if !group.name.is_empty() {
-                spec["group"] = json!(group.name);
+                pointer::set(&mut spec, "group", json!(group.name));
             }
             let service = json!({"metadata": {"name": name, "labels": {AUTOMANAGED: label}}, "spec": spec});
             wanted.insert(name, service);

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::pointer;
 use apimachinery::weight::Weight;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -252,9 +253,9 @@ fn failure(code: u16, body: &[u8]) -> String {
     // A refusal has a few hundred bytes.
     if body.len() <= SMALL
         && let Ok(status) = serde_json::from_slice::<Value>(body)
-        && status["kind"] == "Status"
-        && status["status"] != "Success"
-        && let Some(message) = status["message"].as_str()
+        && pointer::text(&status, "/kind") == "Status"
+        && pointer::text(&status, "/status") != "Success"
+        && let Some(message) = status.get("message").and_then(Value::as_str)
     {
         return message.to_owned();
     }

@@ -1,6 +1,7 @@
 //! Finds the addresses behind a Service. Cluster addresses are not routed on this machine and DNS does not know the names, so the
 //! server looks them up itself: ExternalName, then endpoints, then the cluster address.
 
+use apimachinery::pointer;
 use serde_json::Value;
 
 use super::Error;
@@ -73,12 +74,13 @@ impl ServicePort {
         let key = object::join_key(&self.namespace, &self.name);
         let entry = server.store.get("services/specs", &key).ok_or_else(missing)?;
         let service: Value = serde_json::from_slice(&entry.value).map_err(|_| missing())?;
-        let text = |field: &str| service["spec"][field].as_str().unwrap_or("").to_owned();
+        let spec = service.get("spec").unwrap_or(&Value::Null);
+        let text = |field: &str| spec[field].as_str().unwrap_or("").to_owned();
         if text("type") == "ExternalName" {
             return Ok(vec![format!("{}:{}", text("externalName"), self.port)]);
         }
-        let ports = service["spec"]["ports"].as_array();
-        let port = ports.into_iter().flatten().find(|port| port["port"] == self.port).ok_or_else(|| {
+        let ports = pointer::list(&service, "/spec/ports");
+        let port = ports.iter().find(|port| port["port"] == self.port).ok_or_else(|| {
             Error(format!("no service port {} found for service {:?}", self.port, self.name))
         })?;
         let name = port["name"].as_str().unwrap_or("");
@@ -111,10 +113,10 @@ impl ServicePort {
                 continue;
             }
             let Ok(slice) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-            let Some(port) = port_of(&slice["ports"], port_name) else { continue };
-            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-                if endpoint["conditions"]["ready"] != Value::Bool(false)
-                    && let Some(address) = endpoint["addresses"][0].as_str()
+            let Some(port) = port_of(pointer::list(&slice, "/ports"), port_name) else { continue };
+            for endpoint in pointer::list(&slice, "/endpoints") {
+                if endpoint["conditions"].get("ready") != Some(&Value::Bool(false))
+                    && let Some(address) = endpoint["addresses"].get(0).and_then(Value::as_str)
                 {
                     found.push(join(address, port));
                 }
@@ -128,8 +130,8 @@ impl ServicePort {
         let Some(entry) = server.store.get("services/endpoints", &key) else { return Vec::new() };
         let Ok(endpoints) = serde_json::from_slice::<Value>(&entry.value) else { return Vec::new() };
         let mut found = Vec::new();
-        for subset in endpoints["subsets"].as_array().into_iter().flatten() {
-            let Some(port) = port_of(&subset["ports"], port_name) else { continue };
+        for subset in pointer::list(&endpoints, "/subsets") {
+            let Some(port) = port_of(pointer::list(subset, "/ports"), port_name) else { continue };
             let addresses = subset["addresses"].as_array().into_iter().flatten();
             found.extend(
                 addresses.filter_map(|address| address["ip"].as_str()).map(|address| join(address, port)),
@@ -140,11 +142,11 @@ impl ServicePort {
 }
 
 fn has_selector(service: &Value) -> bool {
-    service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty())
+    service["spec"].get("selector").and_then(Value::as_object).is_some_and(|selector| !selector.is_empty())
 }
 
-fn port_of(ports: &Value, name: &str) -> Option<u64> {
-    let mut ports = ports.as_array().into_iter().flatten();
+fn port_of(ports: &[Value], name: &str) -> Option<u64> {
+    let mut ports = ports.iter();
     ports.find(|port| port["name"].as_str().unwrap_or("") == name)?["port"].as_u64()
 }
 

@@ -125,7 +125,8 @@ impl Custom {
     /// Compiles a definition as stored.
     pub fn compile(definition: &Value) -> Result<Self, Error> {
         let name = definition.name().to_owned();
-        let names = Names::read(&definition["spec"]["names"]);
+        let spec = &definition["spec"];
+        let names = Names::read(&spec["names"]);
         let mut versions = Vec::new();
         let mut storage_version = String::new();
         for version in definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten() {
@@ -170,7 +171,8 @@ impl Custom {
         for version in &mut versions {
             version.fingerprint = fingerprint(&version.document, &stored);
         }
-        let uniform = versions.windows(2).all(|pair| pair[0].document == pair[1].document);
+        let uniform =
+            versions.windows(2).all(|pair| matches!(pair, [one, next] if one.document == next.document));
         Ok(Self {
             uid: definition.uid().to_owned(),
             group: pointer::owned(definition, "/spec/group"),
@@ -178,7 +180,7 @@ impl Custom {
             namespaced: pointer::owned(definition, "/spec/scope") == "Namespaced",
             versions,
             first_stored: first_stored(definition).to_owned(),
-            conversion: Converter::read(&definition["spec"]["conversion"]),
+            conversion: Converter::read(&spec["conversion"]),
             storage_version,
             terminating: definition.is_deleting(),
             uniform,

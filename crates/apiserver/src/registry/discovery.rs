@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use apimachinery::pointer;
 use base64::Engine;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -50,7 +51,7 @@ impl Documents {
                 let mut document =
                     json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
                 if !group.name.is_empty() {
-                    document["apiVersion"] = json!("v1");
+                    pointer::set(&mut document, "apiVersion", json!("v1"));
                 }
                 resources.insert((group.name.clone(), version.clone()), line(&document));
                 let list: Vec<Value> = kinds.iter().map(|kind| aggregated_resource(kind)).collect();
@@ -75,8 +76,8 @@ impl Documents {
             .iter()
             .map(|group| {
                 let mut document = legacy_group(group);
-                document["kind"] = json!("APIGroup");
-                document["apiVersion"] = json!("v1");
+                pointer::set(&mut document, "kind", json!("APIGroup"));
+                pointer::set(&mut document, "apiVersion", json!("v1"));
                 (group.name.clone(), line(&document))
             })
             .collect();
@@ -115,7 +116,7 @@ fn remote_version(remote: &Remote) -> Value {
     let mut document = json!({"version": remote.version, "freshness": freshness});
     let known = remote.resources.as_deref();
     if let Some(resources) = known.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
-        document["resources"] = resources.clone();
+        pointer::set(&mut document, "resources", resources.clone());
     }
     document
 }
@@ -126,7 +127,7 @@ fn legacy_group(group: &Group) -> Value {
         .iter()
         .map(|version| json!({"groupVersion": format!("{}/{version}", group.name), "version": version}))
         .collect();
-    json!({"name": group.name, "preferredVersion": versions[0], "versions": versions})
+    json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
 }
 
 fn legacy_resources(kind: &Kind) -> Vec<Value> {
@@ -138,13 +139,13 @@ fn legacy_resources(kind: &Kind) -> Vec<Value> {
         "verbs": kind.verbs,
     });
     if !kind.short_names.is_empty() {
-        entry["shortNames"] = json!(kind.short_names);
+        pointer::set(&mut entry, "shortNames", json!(kind.short_names));
     }
     if !kind.categories.is_empty() {
-        entry["categories"] = json!(kind.categories);
+        pointer::set(&mut entry, "categories", json!(kind.categories));
     }
     if !kind.rules.computed {
-        entry["storageVersionHash"] = json!(storage_version_hash(kind));
+        pointer::set(&mut entry, "storageVersionHash", json!(storage_version_hash(kind)));
     }
     let mut list = Vec::new();
     // A few kinds exist only through their subresources, or have no verbs themselves.
@@ -160,8 +161,8 @@ fn legacy_resources(kind: &Kind) -> Vec<Value> {
             "verbs": subresource.verbs,
         });
         if is_foreign(kind, subresource) {
-            entry["group"] = json!(subresource.gvk.group);
-            entry["version"] = json!(subresource.gvk.version);
+            pointer::set(&mut entry, "group", json!(subresource.gvk.group));
+            pointer::set(&mut entry, "version", json!(subresource.gvk.version));
         }
         list.push(entry);
     }
@@ -181,10 +182,10 @@ fn aggregated_resource(kind: &Kind) -> Value {
         "verbs": kind.verbs,
     });
     if !kind.short_names.is_empty() {
-        entry["shortNames"] = json!(kind.short_names);
+        pointer::set(&mut entry, "shortNames", json!(kind.short_names));
     }
     if !kind.categories.is_empty() {
-        entry["categories"] = json!(kind.categories);
+        pointer::set(&mut entry, "categories", json!(kind.categories));
     }
     if !kind.subresources.is_empty() {
         let list: Vec<Value> = kind
@@ -200,7 +201,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
                 })
             })
             .collect();
-        entry["subresources"] = list.into();
+        pointer::set(&mut entry, "subresources", list.into());
     }
     entry
 }
@@ -214,5 +215,5 @@ fn is_foreign(kind: &Kind, subresource: &super::Subresource) -> bool {
 fn storage_version_hash(kind: &Kind) -> String {
     let storage = &kind.storage;
     let digest = Sha256::digest(format!("{}/{}/{}", storage.group, storage.version, storage.kind));
-    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
+    base64::engine::general_purpose::STANDARD.encode(digest.get(..8).unwrap_or(&digest))
 }

@@ -117,7 +117,8 @@ impl Registry {
         });
         let mut versions: HashMap<String, Vec<String>> = HashMap::new();
         for same in kinds.chunk_by(|a, b| a.gvk.group == b.gvk.group && a.gvk.version == b.gvk.version) {
-            versions.entry(same[0].gvk.group.clone()).or_default().push(same[0].gvk.version.clone());
+            let Some(first) = same.first() else { continue };
+            versions.entry(first.gvk.group.clone()).or_default().push(first.gvk.version.clone());
         }
         for remote in remotes.iter() {
             let known = versions.entry(remote.group.clone()).or_default();
@@ -151,7 +152,7 @@ impl Registry {
 
     pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Kind>> {
         let at = self.kinds.binary_search_by(|kind| key(kind).cmp(&(group, version, resource))).ok()?;
-        Some(&self.kinds[at])
+        self.kinds.get(at)
     }
 
     /// Returns the resource that serves a kind, in the given version.
@@ -167,7 +168,7 @@ impl Registry {
         };
         let from = self.kinds.partition_point(|kind| group_version(kind).is_lt());
         let to = self.kinds.partition_point(|kind| group_version(kind).is_le());
-        &self.kinds[from..to]
+        self.kinds.get(from..to).unwrap_or_default()
     }
 
     pub fn remotes(&self) -> &[Remote] {

@@ -17,9 +17,10 @@ const NAMED: usize = 4;
 /// Returns the faults in the rules of a definition.
 pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Errors {
     let spec = Path::new("spec");
-    let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let versions = pointer::list(definition, "/spec/versions");
     let mut errors = Errors::new();
-    let shared = versions.windows(2).all(|pair| pair[0]["schema"] == pair[1]["schema"]);
+    let shared =
+        versions.windows(2).all(|pair| matches!(pair, [one, next] if one["schema"] == next["schema"]));
     for (index, version) in versions.iter().enumerate() {
         let path = if shared {
             spec.child("validation").child("openAPIV3Schema")
@@ -29,7 +30,8 @@ pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Error
         let unchanged = old
             .is_some_and(|old| schema_of(old, &pointer::owned(version, "/name")) == Some(&version["schema"]));
         let mut check = Check { unchanged, errors: Errors::new(), total: 0, dearest: Vec::new() };
-        check.schema(&version["schema"]["openAPIV3Schema"], &path, Place { root: true, ..Place::default() });
+        let schema = &version["schema"];
+        check.schema(&schema["openAPIV3Schema"], &path, Place { root: true, ..Place::default() });
         errors.extend(check.finish(&path));
         if shared {
             break;
@@ -39,7 +41,7 @@ pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Error
 }
 
 fn schema_of<'a>(definition: &'a Value, version: &str) -> Option<&'a Value> {
-    let versions = definition["spec"]["versions"].as_array()?;
+    let versions = definition.pointer("/spec/versions")?.as_array()?;
     versions.iter().find(|known| known["name"] == version).map(|known| &known["schema"])
 }
 

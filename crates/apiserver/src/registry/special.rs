@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use base64::Engine as _;
 use serde_json::Value;
 
@@ -184,7 +185,7 @@ fn merge_string_data(secret: &mut Value) {
     }
     for (key, text) in texts {
         let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or(""));
-        secret["data"][key] = encoded.into();
+        pointer::set(pointer::object_at(secret, "data"), &key, encoded.into());
     }
 }
 
