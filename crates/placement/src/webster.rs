@@ -43,16 +43,17 @@ pub fn divide<N: Ord>(seats: i64, parties: &[(N, i64)], tie: TieRule) -> Option<
         return None;
     }
     let mut given = head_start(seats, parties, total);
-    let mut remaining = seats - given.iter().sum::<i64>();
+    let mut remaining = seats.saturating_sub(given.iter().sum());
     if remaining <= 0 {
         return Some(given);
     }
     let mut queue: BinaryHeap<Claim<'_, N>> = parties
         .iter()
+        .zip(&given)
         .enumerate()
-        .map(|(index, (name, votes))| Claim {
-            priority: priority(*votes, given[index]),
-            seats: given[index],
+        .map(|(index, ((name, votes), seats))| Claim {
+            priority: priority(*votes, *seats),
+            seats: *seats,
             name,
             votes: *votes,
             index,
@@ -61,16 +62,18 @@ pub fn divide<N: Ord>(seats: i64, parties: &[(N, i64)], tie: TieRule) -> Option<
         .collect();
     while remaining > 0 {
         let mut winner = queue.peek_mut().expect("a positive total means there is a party");
-        given[winner.index] += 1;
-        winner.seats += 1;
+        winner.seats = winner.seats.saturating_add(1);
+        if let Some(seats) = given.get_mut(winner.index) {
+            *seats = winner.seats;
+        }
         winner.priority = priority(winner.votes, winner.seats);
-        remaining -= 1;
+        remaining = remaining.saturating_sub(1);
     }
     Some(given)
 }
 
 fn priority(votes: i64, seats: i64) -> f64 {
-    votes as f64 / (2 * seats + 1) as f64
+    votes as f64 / seats.saturating_mul(2).saturating_add(1) as f64
 }
 
 /// Below this many seats per party the queue alone is faster than searching a bar.
@@ -79,11 +82,12 @@ const FEW_SEATS_PER_PARTY: i64 = 4;
 /// Returns seats that are certain: all those whose priority is strictly above one bar, at most `seats` together.
 fn head_start<N>(seats: i64, parties: &[(N, i64)], total: i128) -> Vec<i64> {
     let none = vec![0; parties.len()];
-    if seats < FEW_SEATS_PER_PARTY * parties.len() as i64 || parties.iter().any(|(_, votes)| *votes < 0) {
+    let count = parties.len() as i64;
+    if seats < FEW_SEATS_PER_PARTY.saturating_mul(count) || parties.iter().any(|(_, votes)| *votes < 0) {
         return none;
     }
     // At the bar total/(2·seats) the counts sum to about `seats`, give or take half a seat per party: aim lower by that.
-    let aim = (seats - parties.len() as i64).max(1);
+    let aim = seats.saturating_sub(count).max(1);
     let bar = total as f64 / (2.0 * aim as f64);
     let counts: Vec<i64> = parties.iter().map(|(_, votes)| seats_above(*votes, bar)).collect();
     if counts.iter().sum::<i64>() <= seats { counts } else { none }
@@ -93,11 +97,11 @@ fn head_start<N>(seats: i64, parties: &[(N, i64)], total: i128) -> Vec<i64> {
 fn seats_above(votes: i64, bar: f64) -> i64 {
     // votes/(2k+1) > bar  ⇔  k < (votes/bar − 1)/2; the estimate may be off by one either way in floating point.
     let mut count = (((votes as f64 / bar) - 1.0) / 2.0).ceil().max(0.0) as i64;
-    while count > 0 && priority(votes, count - 1) <= bar {
-        count -= 1;
+    while count > 0 && priority(votes, count.saturating_sub(1)) <= bar {
+        count = count.saturating_sub(1);
     }
     while priority(votes, count) > bar {
-        count += 1;
+        count = count.saturating_add(1);
     }
     count
 }
