@@ -98,7 +98,7 @@ impl<F: Future> Future for Metered<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let before = busy();
         let polled = self.work.as_mut().poll(context);
-        self.spent += busy().saturating_sub(before);
+        self.spent = self.spent.saturating_add(busy().saturating_sub(before));
         polled.map(|result| (result, self.spent))
     }
 }

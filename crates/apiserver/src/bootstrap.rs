@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
@@ -101,7 +102,7 @@ async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     let metadata = binding.metadata_mut();
     metadata.retain(|field, _| field == "annotations" || field == "labels");
     metadata.insert("name".to_owned(), public.into());
-    binding["roleRef"]["name"] = public.into();
+    pointer::set(pointer::object_at(&mut binding, "roleRef"), "name", public.into());
     ensure(actor, group, "v1", resource, "", binding).await
 }
 
@@ -115,10 +116,11 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
     ensure(actor, group, version, resource, "", range).await?;
     let Some(entry) = actor.server().store.get(&kind.collection, "kubernetes") else { return Ok(()) };
     let stored = actor.server().read(&kind, &entry)?;
-    if stored["spec"]["cidrs"] != json!(ranges) {
-        if stored["spec"]["cidrs"] != json!([ranges[0]]) {
+    let told = stored.pointer("/spec/cidrs").unwrap_or(&Value::Null);
+    if *told != json!(ranges) {
+        if *told != json!([ranges.first()]) {
             tracing::warn!(
-                told = %stored["spec"]["cidrs"],
+                %told,
                 ranges = %actor.server().service_ranges,
                 "the ServiceCIDR kubernetes names other ranges than those that Services get their addresses from"
             );
@@ -126,7 +128,7 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
         }
         let wider = |old: &Value| {
             let mut new = old.clone();
-            new["spec"]["cidrs"] = json!(ranges);
+            pointer::set(pointer::object_at(&mut new, "spec"), "cidrs", json!(ranges));
             (old != &new).then_some(new)
         };
         actor.update(&kind, "", "kubernetes", "", wider).await?;
@@ -138,8 +140,12 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let ready = |old: &Value| {
         let mut new = old.clone();
-        new["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
-            "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]});
+        pointer::set(
+            &mut new,
+            "status",
+            json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
+            "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]}),
+        );
         old.pointer("/status/conditions").is_none().then_some(new)
     };
     actor.update(&kind, "", "kubernetes", "status", ready).await.map(|_| ())
@@ -215,7 +221,7 @@ fn merged(stored: &Value, ours: &Value) -> Option<Value> {
         let missing: Vec<Value> = wanted.into_iter().filter(|item| !covered(&present, item)).collect();
         if !missing.is_empty() {
             changed = true;
-            new[*field] = present.into_iter().chain(missing).collect();
+            pointer::set(&mut new, field, present.into_iter().chain(missing).collect());
         }
     }
     changed.then_some(new)

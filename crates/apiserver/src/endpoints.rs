@@ -270,7 +270,7 @@ fn slis(server: &Server) -> Response<Body> {
 }
 
 fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
-    let (endpoint, single) = (segments[0], segments.get(1));
+    let (endpoint, single) = (segments.first().copied().unwrap_or_default(), segments.get(1));
     let checks: Vec<Check> =
         checks(server, endpoint).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
     let single_endpoints = endpoint_checks(server, endpoint);

@@ -31,7 +31,11 @@ pub struct Owner {
 
 impl Head {
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|index| &*self.labels[index].1)
+        self.labels
+            .binary_search_by(|(k, _)| (**k).cmp(key))
+            .ok()
+            .and_then(|index| self.labels.get(index))
+            .map(|(_, value)| &**value)
     }
 }
 

@@ -204,7 +204,7 @@ impl Limits {
         }
         tokio::time::sleep(wait).await;
         let (result, time) = background::run(compute).await?;
-        allowances.take(user, (time * times).as_secs_f64() - AT_FIRST, Instant::now());
+        allowances.take(user, time.saturating_mul(times).as_secs_f64() - AT_FIRST, Instant::now());
         Ok(result)
     }
 
@@ -278,7 +278,7 @@ impl Places {
     fn new(all: usize, share: usize) -> Self {
         let kept = all / 4;
         Self {
-            open: Arc::new(Semaphore::new(all - kept)),
+            open: Arc::new(Semaphore::new(all.saturating_sub(kept))),
             kept: Arc::new(Semaphore::new(kept)),
             share: share.max(1),
             few: (all / 8).max(1),
@@ -296,7 +296,7 @@ impl Places {
         // The client's own limit first: a request that waits for it must not stand in the common queue.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let left = known.own.as_ref().map_or(0, |own| own.available_permits());
-        let place = if self.share - left.min(self.share) <= self.few {
+        let place = if self.share.saturating_sub(left) <= self.few {
             tokio::select! {
                 biased;
                 place = self.open.clone().acquire_owned() => place,

@@ -100,9 +100,10 @@ fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
     let mut buffer = itoa::Buffer::new();
     out.extend_from_slice(buffer.format(revision).as_bytes());
     out.push(b'"');
+    const AROUND_VERSION: usize = VERSION_START.len() + 1 + BODY_START.len();
     let start = match stored_version(&entry.value) {
         // Behind the version come its quote and the comma, then the usual start without its brace.
-        Some(version) => VERSION_START.len() + version.len() + 1 + BODY_START.len(),
+        Some(version) => AROUND_VERSION.saturating_add(version.len()),
         None => BODY_START.len(),
     };
     let rest = entry.value.get(start..).unwrap_or(b"}}");
@@ -116,7 +117,7 @@ fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
 pub(crate) fn stored_version(body: &[u8]) -> Option<&str> {
     let rest = body.strip_prefix(VERSION_START)?;
     let end = rest.iter().position(|byte| *byte == b'"')?;
-    std::str::from_utf8(&rest[..end]).ok()
+    std::str::from_utf8(rest.get(..end)?).ok()
 }
 
 /// Parses a stored body into a tree with kind, version and revision.

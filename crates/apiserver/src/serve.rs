@@ -94,7 +94,7 @@ where
         let audit_id = audit_id(&parts.headers);
         let long = info.is_long_running();
         let bodiless = parts.method == http::Method::HEAD;
-        let given_up = started + deadline(&query);
+        let given_up = started.checked_add(deadline(&query)).unwrap_or(started);
         let deadline = (!long).then_some(given_up);
         let (mut record, admitted) = admit(&server, &parts, &info, &query, &peer, &audit_id).await;
         let mut notes = BTreeMap::new();
@@ -501,7 +501,8 @@ where
             Status::bad_request(format!("cannot read the request body: {}", error.into()))
         })?;
         let Ok(piece) = frame.into_data() else { continue };
-        if first.len() + all.len() + piece.len() > handlers::MAX_BODY {
+        let size = first.len().saturating_add(all.len()).saturating_add(piece.len());
+        if size > handlers::MAX_BODY {
             return Err(Status::too_large(format!(
                 "Request entity too large: limit is {}",
                 handlers::MAX_BODY
@@ -553,10 +554,10 @@ fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
     const BUDGET: usize = 4096;
     const CUT: usize = 256;
     let total: usize = warnings.iter().map(|warning| warning.chars().count()).sum();
-    let mut spent = 0;
+    let mut spent: usize = 0;
     for warning in warnings {
         let text: String = if total > BUDGET { warning.chars().take(CUT).collect() } else { warning };
-        spent += text.chars().count();
+        spent = spent.saturating_add(text.chars().count());
         if spent > BUDGET {
             return;
         }

@@ -127,19 +127,19 @@ fn bits(family: Family) -> u32 {
 
 impl ServiceRange {
     fn size(self) -> u128 {
-        1 << (bits(self.family) - self.prefix)
+        1_u128.checked_shl(bits(self.family).saturating_sub(self.prefix)).unwrap_or(u128::MAX)
     }
 
     /// Returns how far the last address is from the first that a Service can have. Of IPv4, the last is for broadcasts.
     fn last(self) -> u128 {
         match self.family {
-            Family::V4 => self.size() - 2,
-            Family::V6 => self.size() - 1,
+            Family::V4 => self.size().saturating_sub(2),
+            Family::V6 => self.size().saturating_sub(1),
         }
     }
 
     fn address(self, offset: u128) -> IpAddr {
-        let number = self.network + offset;
+        let number = self.network.saturating_add(offset);
         match self.family {
             Family::V4 => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
             Family::V6 => Ipv6Addr::from(number).into(),

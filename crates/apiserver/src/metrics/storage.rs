@@ -52,9 +52,9 @@ pub(super) fn etcd(text: &mut String, report: &EtcdReport, resources: &Resources
     text.push_str("# TYPE etcd_request_duration_seconds histogram\n");
     for one in &report.requests {
         let labels = labels(&one.collection, one.operation);
-        let mut sum = 0;
+        let mut sum: u64 = 0;
         for (end, count) in ETCD_BUCKETS.iter().zip(one.buckets) {
-            sum += count;
+            sum = sum.saturating_add(count);
             let _ = writeln!(text, "etcd_request_duration_seconds_bucket{{{labels},le=\"{end:?}\"}} {sum}");
         }
         let _ = writeln!(text, "etcd_request_duration_seconds_bucket{{{labels},le=\"+Inf\"}} {}", one.count);

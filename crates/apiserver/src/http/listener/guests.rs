@@ -136,11 +136,12 @@ impl List {
     /// Counts the connections that remain: in total, from an address, and those beyond the limits.
     fn count(&self, address: IpAddr) -> (usize, usize, usize) {
         let staying = self.all.values().filter(|guest| !guest.leaving.is_cancelled());
-        staying.fold((0, 0, 0), |(all, same, reserve), guest| {
+        staying.fold((0, 0, 0), |(all, same, reserve): (usize, usize, usize), guest| {
             if guest.reserve.load(Ordering::Relaxed) {
-                (all, same, reserve + 1)
+                (all, same, reserve.saturating_add(1))
             } else {
-                (all + 1, same + usize::from(guest.address == address), reserve)
+                let here = usize::from(guest.address == address);
+                (all.saturating_add(1), same.saturating_add(here), reserve)
             }
         })
     }
@@ -173,7 +174,7 @@ impl Guests {
         }
         let guest = Arc::new(Guest::new(address, reserve));
         let number = list.next;
-        list.next += 1;
+        list.next = number.saturating_add(1);
         list.all.insert(number, guest.clone());
         Some(Slot { number, guest, guests: self.clone() })
     }

@@ -77,7 +77,7 @@ impl Settings {
     pub fn for_descriptors(descriptors: u64) -> Self {
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
         let reserve = (descriptors / 16).clamp(1, 64);
-        let kept = descriptors / 8 + descriptors / 4 + reserve;
+        let kept = (descriptors / 8).saturating_add(descriptors / 4).saturating_add(reserve);
         let connections = descriptors.saturating_sub(kept).clamp(1, USUAL_MOST);
         Self {
             connections,
@@ -152,14 +152,14 @@ pub trait Host: Send + Sync + 'static {
 ///
 /// An address in use is tried again for a while: after `kill -9` the predecessor may still be dying.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let mut tries = 0;
+    let mut tries: u32 = 0;
     loop {
         match TcpListener::bind(address).await {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tries < BIND_TRIES => {
                 if tries == 0 {
                     tracing::info!(%address, "waiting for another program to let go of the port");
                 }
-                tries += 1;
+                tries = tries.saturating_add(1);
                 tokio::time::sleep(BIND_PAUSE).await;
             }
             bound => {
