@@ -4,10 +4,12 @@
 //! (`spec.validation.openAPIV3Schema…`, `spec.subresources…`), the rest under `spec.versions[i]…`.
 //! The rules of `x-kubernetes-validations` are checked for shape here and for meaning elsewhere.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::conditions::is_true;
-use crate::field::{Error, Errors, Path};
+use crate::field::{Complaints, Error, Errors, Path, Trail};
 use crate::names;
 use crate::structural::{self, Schema};
 use crate::webhook;
@@ -23,6 +25,9 @@ pub use rule_path::rule_path;
 
 /// More selectable fields than this per version are refused.
 const MAX_SELECTABLE_FIELDS: usize = 8;
+
+/// How many errors show one whole list. Without an end, a body of 3 MiB would become hundreds of gigabytes.
+const MOST_SHOWING_A_LIST: usize = 10;
 
 /// Fills in what upstream fills in: names derived from the kind, no conversion, the webhook's port.
 pub fn default(crd: &mut Value) {
@@ -65,8 +70,8 @@ pub fn record_storage_version(crd: &mut Value) {
     if !crd.get("status").is_some_and(Value::is_object) {
         crd["status"] = json!({});
     }
-    let stored = &mut crd["status"]["storedVersions"];
-    match stored {
+    let Some(status) = crd["status"].as_object_mut() else { return };
+    match status.entry("storedVersions").or_insert(Value::Null) {
         Value::Array(versions) => {
             if !versions.contains(&json!(name)) {
                 versions.push(json!(name));
@@ -84,7 +89,7 @@ pub fn storage_version(crd: &Value) -> Option<&str> {
 
 /// Checks a new definition.
 pub fn validate(crd: &Value) -> Errors {
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     let spec = crd.get("spec").unwrap_or(&Value::Null);
     let name = crd.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let names = spec.get("names").unwrap_or(&Value::Null);
@@ -100,12 +105,12 @@ pub fn validate(crd: &Value) -> Errors {
     if flag(spec, "preserveUnknownFields") {
         errors.push(preserve_unknown_error());
     }
-    errors
+    errors.errors
 }
 
 /// Checks a changed definition against the stored one.
 pub fn validate_update(crd: &Value, old: &Value) -> Errors {
-    let mut errors = Errors::new();
+    let mut errors = Complaints::default();
     validate_common(crd, &mut errors);
     let mut immutable = |pointer: &str, path: Path| {
         let (new, before) = (crd.pointer(pointer), old.pointer(pointer));
@@ -125,7 +130,7 @@ pub fn validate_update(crd: &Value, old: &Value) -> Errors {
     if preserves(crd) && !preserves(old) {
         errors.push(preserve_unknown_error());
     }
-    errors
+    errors.errors
 }
 
 fn preserve_unknown_error() -> Error {
@@ -152,7 +157,7 @@ fn versions(crd: &Value) -> &[Value] {
     crd.get("spec").map(|spec| list(spec, "versions")).unwrap_or_default()
 }
 
-fn validate_common(crd: &Value, errors: &mut Errors) {
+fn validate_common(crd: &Value, errors: &mut Complaints) {
     let null = Value::Null;
     let spec = crd.get("spec").unwrap_or(&null);
     let path = Path::new("spec");
@@ -188,7 +193,7 @@ fn validate_common(crd: &Value, errors: &mut Errors) {
     stored_versions(status, list(spec, "versions"), errors);
 }
 
-fn one_of(path: &Path, value: &str, accepted: &[&str], errors: &mut Errors) {
+fn one_of(path: &Path, value: &str, accepted: &[&str], errors: &mut Complaints) {
     if value.is_empty() {
         errors.push(Error::required(path, ""));
     } else if !accepted.contains(&value) {
@@ -202,16 +207,15 @@ fn shared<'a>(versions: &'a [Value], name: &str) -> Option<&'a Value> {
     versions.iter().all(|version| version.get(name) == Some(first)).then_some(first)
 }
 
-fn validate_versions(spec: &Value, path: &Path, errors: &mut Errors) {
+fn validate_versions(spec: &Value, path: &Path, errors: &mut Complaints) {
     let versions = list(spec, "versions");
     let shown = || Value::Array(versions.to_vec());
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     let mut unique = true;
     for (index, version) in versions.iter().enumerate() {
         let path = path.child("versions").index(index);
         let name = text(version, "name");
-        unique &= !seen.contains(&name);
-        seen.push(name);
+        unique &= seen.insert(name);
         if version.pointer("/schema/openAPIV3Schema").is_none_or(Value::is_null) {
             errors.push(Error::required(&path.child("schema").child("openAPIV3Schema"), ""));
         }
@@ -225,11 +229,15 @@ fn validate_versions(spec: &Value, path: &Path, errors: &mut Errors) {
         |version: &Value| version.pointer("/subresources/status").is_some_and(|status| !status.is_null());
     let any_status = versions.iter().any(status_enabled);
     match shared(versions, "schema") {
-        Some(part) => schema::check_part(part, any_status, &path.child("validation"), errors),
+        Some(part) => {
+            let path = path.child("validation");
+            schema::check_part(part, any_status, &Trail::Root.child(path.as_str()), errors);
+        }
         None => {
             for (index, version) in versions.iter().enumerate() {
                 if let Some(part) = version.get("schema") {
                     let path = path.child("versions").index(index).child("schema");
+                    let path = Trail::Root.child(path.as_str());
                     schema::check_part(part, status_enabled(version), &path, errors);
                 }
             }
@@ -266,8 +274,8 @@ fn each_part(
     versions: &[Value],
     name: &str,
     path: &Path,
-    errors: &mut Errors,
-    check: impl Fn(&Value, &Path, &mut Errors),
+    errors: &mut Complaints,
+    check: impl Fn(&Value, &Path, &mut Complaints),
 ) {
     if let Some(part) = shared(versions, name) {
         check(part, &path.child(name), errors);
@@ -280,7 +288,7 @@ fn each_part(
     }
 }
 
-fn deprecation(version: &Value, path: &Path, errors: &mut Errors) {
+fn deprecation(version: &Value, path: &Path, errors: &mut Complaints) {
     let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) else { return };
     let path = path.child("deprecationWarning");
     let mut complain = |message: &str| errors.push(Error::invalid(&path, warning, message));
@@ -301,7 +309,7 @@ fn deprecation(version: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn simple_path(value: &str, path: &Path, errors: &mut Errors) -> bool {
+fn simple_path(value: &str, path: &Path, errors: &mut Complaints) -> bool {
     if value.starts_with('.') {
         return true;
     }
@@ -309,7 +317,7 @@ fn simple_path(value: &str, path: &Path, errors: &mut Errors) -> bool {
     false
 }
 
-fn subresources(part: &Value, path: &Path, errors: &mut Errors) {
+fn subresources(part: &Value, path: &Path, errors: &mut Complaints) {
     let Some(scale) = part.get("scale").filter(|scale| !scale.is_null()) else { return };
     for (name, root) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
         let path = path.child(&format!("scale.{name}"));
@@ -332,7 +340,7 @@ fn subresources(part: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn printer_column(column: &Value, path: &Path, errors: &mut Errors) {
+fn printer_column(column: &Value, path: &Path, errors: &mut Complaints) {
     const TYPES: &str = "must be one of boolean,date,integer,number,string";
     const FORMATS: [&str; 8] = ["int32", "int64", "float", "double", "byte", "date", "date-time", "password"];
     if text(column, "name").is_empty() {
@@ -356,8 +364,8 @@ fn printer_column(column: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn selectable_fields(fields: &[Value], schema: Option<&Value>, path: &Path, errors: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+fn selectable_fields(fields: &[Value], schema: Option<&Value>, path: &Path, errors: &mut Complaints) {
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let path = path.index(index).child("jsonPath");
         let json_path = text(field, "jsonPath");
@@ -385,10 +393,8 @@ fn selectable_fields(fields: &[Value], schema: Option<&Value>, path: &Path, erro
                 "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
             ));
         }
-        if seen.contains(&json_path) {
+        if !seen.insert(json_path) {
             errors.push(Error::duplicate(&path, json_path));
-        } else {
-            seen.push(json_path);
         }
     }
     if seen.len() > MAX_SELECTABLE_FIELDS {
@@ -396,7 +402,7 @@ fn selectable_fields(fields: &[Value], schema: Option<&Value>, path: &Path, erro
     }
 }
 
-fn conversion(conversion: &Value, path: &Path, errors: &mut Errors) {
+fn conversion(conversion: &Value, path: &Path, errors: &mut Complaints) {
     if conversion.is_null() {
         return;
     }
@@ -434,10 +440,10 @@ fn conversion(conversion: &Value, path: &Path, errors: &mut Errors) {
                         path: service.get("path").and_then(Value::as_str),
                         port: service.get("port").and_then(Value::as_i64).unwrap_or(0),
                     },
-                    errors,
+                    &mut errors.errors,
                 );
             } else {
-                webhook::url(&client_path.child("url"), text(client, "url"), errors);
+                webhook::url(&client_path.child("url"), text(client, "url"), &mut errors.errors);
             }
         }
     }
@@ -445,9 +451,10 @@ fn conversion(conversion: &Value, path: &Path, errors: &mut Errors) {
         errors.push(Error::required(&reviews_path, ""));
         return;
     }
+    let mut seen = HashSet::new();
     for (index, version) in reviews.iter().enumerate() {
         let name = version.as_str().unwrap_or_default();
-        if reviews[..index].contains(version) {
+        if !seen.insert(version) {
             errors.push(Error::invalid(&reviews_path.index(index), name, "duplicate version"));
             continue;
         }
@@ -461,7 +468,7 @@ fn conversion(conversion: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn stored_versions(status: &Value, versions: &[Value], errors: &mut Errors) {
+fn stored_versions(status: &Value, versions: &[Value], errors: &mut Complaints) {
     let stored = list(status, "storedVersions");
     let path = Path::new("status").child("storedVersions");
     let shown = || Value::Array(stored.to_vec());
@@ -469,14 +476,16 @@ fn stored_versions(status: &Value, versions: &[Value], errors: &mut Errors) {
         errors.push(Error::invalid(&path, shown(), "must have at least one stored version"));
         return;
     }
-    for version in versions.iter().filter(|version| flag(version, "storage")) {
-        let name = text(version, "name");
-        if !stored.contains(&json!(name)) {
-            errors.push(Error::invalid(&path, shown(), format!("must have the storage version {name}")));
-        }
+    let recorded: HashSet<&str> = stored.iter().filter_map(Value::as_str).collect();
+    let storage = versions.iter().filter(|version| flag(version, "storage"));
+    let missing = storage.map(|version| text(version, "name")).filter(|name| !recorded.contains(name));
+    // Each shows the whole list, and there should be one at most.
+    for name in missing.take(MOST_SHOWING_A_LIST) {
+        errors.push(Error::invalid(&path, shown(), format!("must have the storage version {name}")));
     }
+    let known: HashSet<&str> = versions.iter().map(|version| text(version, "name")).collect();
     for (index, name) in stored.iter().filter_map(Value::as_str).enumerate() {
-        if !versions.iter().any(|version| text(version, "name") == name) {
+        if !known.contains(name) {
             errors.push(Error::invalid(
                 &path.index(index),
                 name,

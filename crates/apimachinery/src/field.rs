@@ -59,7 +59,22 @@ pub enum Trail<'a> {
     Item(&'a Trail<'a>, usize),
 }
 
-impl Trail<'_> {
+impl<'a> Trail<'a> {
+    /// Returns the way to a named field below this place.
+    pub fn child<'b>(&'b self, name: &'b str) -> Trail<'b> {
+        Trail::Field(self, name)
+    }
+
+    /// Returns the way to an item of the list at this place.
+    pub fn index(&'a self, index: usize) -> Trail<'a> {
+        Trail::Item(self, index)
+    }
+
+    /// Returns the way to an entry of the map at this place.
+    pub fn key<'b>(&'b self, key: &'b str) -> Trail<'b> {
+        Trail::Key(self, key)
+    }
+
     /// Says whether the path has no text.
     pub fn is_empty(&self) -> bool {
         match self {
@@ -129,6 +144,23 @@ pub struct Complaints {
 }
 
 impl Complaints {
+    /// Notes an error whose path is short.
+    pub fn push(&mut self, error: Error) {
+        if self.errors.len() < MOST_ERRORS {
+            self.errors.push(error);
+        }
+    }
+
+    pub fn extend(&mut self, errors: impl IntoIterator<Item = Error>) {
+        let room = MOST_ERRORS.saturating_sub(self.errors.len());
+        self.errors.extend(errors.into_iter().take(room));
+    }
+
+    /// Returns what counts the paths of all errors.
+    pub fn paths(&self) -> &PathBudget {
+        &self.paths
+    }
+
     /// Notes an error about a place. What nobody would be told is not made.
     pub fn tell(&mut self, place: &Trail<'_>, error: impl FnOnce(&Path) -> Error) {
         if self.errors.len() < MOST_ERRORS {

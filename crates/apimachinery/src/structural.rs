@@ -5,6 +5,7 @@
 //!
 //! A compiled schema is an arena of nodes; every walk goes through object and nodes together.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use regex::Regex;
@@ -45,6 +46,8 @@ struct Node {
     embedded: bool,
     /// Sorted by name.
     properties: Vec<(String, NodeId)>,
+    /// The positions of properties that have a default. A list may have a million items, and a schema as many properties.
+    defaulted: Vec<usize>,
     additional: Option<Additional>,
     items: Option<NodeId>,
     default: Option<Value>,
@@ -98,7 +101,7 @@ struct Rules {
     max_properties: Option<i64>,
     min_properties: Option<i64>,
     required: Vec<String>,
-    allowed: Vec<Value>,
+    allowed: Allowed,
     all_of: Vec<NodeId>,
     any_of: Vec<NodeId>,
     one_of: Vec<NodeId>,
@@ -110,6 +113,30 @@ struct Rules {
 struct Pattern {
     source: String,
     compiled: OnceLock<Option<Regex>>,
+}
+
+/// The values of an enumeration.
+#[derive(Debug, Default)]
+struct Allowed {
+    list: Vec<Value>,
+    /// The same, where they are so many that a value should not be compared with each.
+    set: HashSet<Value>,
+    /// About how many bytes they have as text.
+    size: usize,
+}
+
+impl Allowed {
+    /// Up to here a list is as fast as a set.
+    const FEW: usize = 16;
+
+    fn new(list: &[Value]) -> Self {
+        let set = if list.len() > Self::FEW { list.iter().cloned().collect() } else { HashSet::new() };
+        Self { list: list.to_vec(), set, size: list.iter().map(process::weight).sum() }
+    }
+
+    fn contains(&self, value: &Value) -> bool {
+        if self.set.is_empty() { self.list.contains(value) } else { self.set.contains(value) }
+    }
 }
 
 impl Schema {
@@ -131,6 +158,7 @@ impl Schema {
         self.nodes.iter().any(|node| !node.validations.is_empty())
     }
 
+    #[expect(clippy::indexing_slicing, reason = "ids come from this schema, which never loses a node")]
     fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id]
     }
@@ -139,7 +167,7 @@ impl Schema {
 impl Node {
     fn property(&self, name: &str) -> Option<NodeId> {
         let position = self.properties.binary_search_by(|(key, _)| key.as_str().cmp(name)).ok()?;
-        Some(self.properties[position].1)
+        self.properties.get(position).map(|(_, id)| *id)
     }
 
     /// The node of a field: declared, or the schema of free keys.

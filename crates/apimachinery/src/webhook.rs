@@ -3,6 +3,9 @@
 use crate::field::{Error, Errors, Path};
 use crate::names;
 
+/// How many steps of a path are complained about.
+const MOST_STEPS: usize = 10;
+
 const FORM: &str = "; desired format: https://host[/path]";
 
 /// Checks the URL of a webhook.
@@ -66,7 +69,12 @@ pub fn service(path: &Path, service: &Service<'_>, errors: &mut Errors) {
     // Whatever the first character is, it is passed over.
     let steps = given.chars().next().map_or("", |first| &given[first.len_utf8()..]);
     let steps = steps.strip_suffix('/').unwrap_or(steps);
+    let before = errors.len();
     for (index, step) in steps.split('/').enumerate() {
+        // Each shows the whole path: without an end, a path of a million slashes would become a terabyte.
+        if errors.len() >= before.saturating_add(MOST_STEPS) {
+            break;
+        }
         if step.is_empty() {
             errors.push(Error::invalid(&at, given, format!("segment[{index}] may not be empty")));
             continue;
@@ -122,6 +130,7 @@ mod tests {
                 "at.path: Invalid value: \"x//y\": segment[1] may not be empty",
             ]
         );
+        assert_eq!(errors_of(&"/".repeat(1 << 20)).len(), MOST_STEPS, "each of them shows the path");
         let nothing = Service { namespace: "", name: "", path: None, port: 0 };
         assert_eq!(wrong(|at, errors| service(at, &nothing, errors)).len(), 3);
     }

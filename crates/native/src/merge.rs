@@ -139,18 +139,24 @@ impl TypeSchema for Schema {
 
     fn member(&self, name: &str) -> Option<Member<Self>> {
         let Self::Type { ty, .. } = self else {
-            return Some(Member { schema: *self, declared: false, default: None });
+            return Some(Member { schema: *self, declared: false });
         };
         match ty.get().kind {
             Kind::Struct => {
                 let field = ty.get().member(name)?.field();
                 let schema = Self::of(field.ty, Some(field));
-                Some(Member { schema, declared: true, default: field.default.clone() })
+                Some(Member { schema, declared: true })
             }
-            Kind::Map(elem) => Some(Member { schema: Self::of(elem, None), declared: false, default: None }),
-            Kind::FieldsV1 => Some(Member { schema: Self::Free, declared: false, default: None }),
+            Kind::Map(elem) => Some(Member { schema: Self::of(elem, None), declared: false }),
+            Kind::FieldsV1 => Some(Member { schema: Self::Free, declared: false }),
             _ => None,
         }
+    }
+
+    fn default_of(&self, name: &str) -> Option<Value> {
+        let Self::Type { ty, .. } = self else { return None };
+        let Kind::Struct = ty.get().kind else { return None };
+        ty.get().member(name)?.field().default.clone()
     }
 
     fn is_untyped_map(&self) -> bool {

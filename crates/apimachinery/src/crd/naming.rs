@@ -1,10 +1,12 @@
 //! Names of custom resources: their syntax, and who gets them when two definitions want the same.
 
-use serde_json::{Value, json};
+use std::collections::HashSet;
+
+use serde_json::Value;
 
 use super::{list, text};
 use crate::conditions::is_true;
-use crate::field::{Error, Errors, Path};
+use crate::field::{Complaints, Error, Path};
 use crate::{go, names};
 
 /// What the naming step decides for a definition.
@@ -26,7 +28,7 @@ pub struct Condition {
 }
 
 /// Checks the syntax of a set of names.
-pub(super) fn check(wanted: &Value, path: &Path, errors: &mut Errors) {
+pub(super) fn check(wanted: &Value, path: &Path, errors: &mut Complaints) {
     let mut label = |path: Path, value: &str, prefix: &str, checked: &str| {
         let complaints = names::dns1035_label(checked);
         if !value.is_empty() && !complaints.is_empty() {
@@ -82,10 +84,7 @@ pub fn decide_names(crd: &Value, is_used: impl Fn(Space, &str) -> bool) -> Namin
     let null = Value::Null;
     let wanted = crd.pointer("/spec/names").unwrap_or(&null);
     let before = crd.pointer("/status/acceptedNames").unwrap_or(&null);
-    let mut accepted = before.clone();
-    if !accepted.is_object() {
-        accepted = json!({});
-    }
+    let mut accepted = before.as_object().cloned().unwrap_or_default();
     let mut conflict: Option<(&str, String)> = None;
     let in_use = |name: &str| format!("{} is already in use", go::quote(name));
     for (name, space, reason) in [
@@ -96,7 +95,7 @@ pub fn decide_names(crd: &Value, is_used: impl Fn(Space, &str) -> bool) -> Namin
         ("listKind", Space::Kinds, "ListKindConflict"),
     ] {
         let taken: Vec<String> = if name == "shortNames" {
-            let owned = list(before, name);
+            let owned: HashSet<&Value> = list(before, name).iter().collect();
             let fresh = list(wanted, name).iter().filter(|short| !owned.contains(short));
             fresh.filter_map(Value::as_str).filter(|short| is_used(space, short)).map(in_use).collect()
         } else {
@@ -105,23 +104,21 @@ pub fn decide_names(crd: &Value, is_used: impl Fn(Space, &str) -> bool) -> Namin
             if free { Vec::new() } else { vec![in_use(value)] }
         };
         match taken.as_slice() {
-            [] => match wanted.get(name) {
-                Some(value) => accepted[name] = value.clone(),
-                None => {
-                    accepted.as_object_mut().map(|names| names.remove(name));
-                }
-            },
+            [] => {
+                match wanted.get(name) {
+                    Some(value) => accepted.insert(name.to_owned(), value.clone()),
+                    None => accepted.remove(name),
+                };
+            }
             // The last conflict found is the one shown.
             [one] => conflict = Some((reason, one.clone())),
             many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
         }
     }
     match wanted.get("categories") {
-        Some(categories) => accepted["categories"] = categories.clone(),
-        None => {
-            accepted.as_object_mut().map(|names| names.remove("categories"));
-        }
-    }
+        Some(categories) => accepted.insert("categories".to_owned(), categories.clone()),
+        None => accepted.remove("categories"),
+    };
     let names_accepted = match conflict {
         Some((reason, message)) => {
             Condition { kind: "NamesAccepted", status: "False", reason: reason.to_owned(), message }
@@ -150,7 +147,7 @@ pub fn decide_names(crd: &Value, is_used: impl Fn(Space, &str) -> bool) -> Namin
             message: "not all names are accepted".to_owned(),
         }
     };
-    Naming { accepted, conditions: [names_accepted, established_condition] }
+    Naming { accepted: Value::Object(accepted), conditions: [names_accepted, established_condition] }
 }
 
 /// Returns the condition of a definition whose resources are served.

@@ -1,42 +1,53 @@
 //! The schema rules of a definition, beyond being structural.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
-use super::{Schema, flag, list, structural, text};
-use crate::field::{Error, Errors, Path};
+use super::{MOST_SHOWING_A_LIST, Schema, flag, list, structural, text};
+use crate::field::{Complaints, Error, Trail};
+
+/// Items of a list are told apart by the values of all keys, a million items in the largest body. Two keys are usual.
+const MOST_MAP_KEYS: usize = 16;
+/// The default of a key is copied for each item without it.
+const LONGEST_KEY: usize = 1 << 10;
 
 /// Checks `{"openAPIV3Schema": …}` of a version.
-pub(super) fn check_part(part: &Value, status_enabled: bool, path: &Path, errors: &mut Errors) {
+pub(super) fn check_part(part: &Value, status_enabled: bool, path: &Trail<'_>, errors: &mut Complaints) {
     let Some(schema) = part.get("openAPIV3Schema").filter(|schema| !schema.is_null()) else { return };
     let path = path.child("openAPIV3Schema");
-    let before = errors.len();
+    let before = errors.errors.len();
     if status_enabled {
         check_root(schema, &path, errors);
     }
     if flag(schema, "nullable") {
-        errors.push(Error::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
+        errors
+            .tell(&path.child("nullable"), |at| Error::forbidden(at, "nullable cannot be true at the root"));
     }
     let mut problem = None;
     match Schema::compile(schema) {
-        Err(message) => problem = Some(Error::invalid(&path, "", message)),
+        Err(message) => problem = Some(message),
         Ok(compiled) => {
-            let found = structural::check(schema, &path);
-            if found.is_empty() {
-                errors.extend(compiled.check_defaults(&path));
-            } else {
-                errors.extend(found);
+            if structural::check(schema, &path, errors) {
+                compiled.check_defaults(&path, errors);
             }
         }
     }
-    Walker { errors }.level(schema, &path, Context { root: true, in_meta: false, no_defaults: None });
+    Walker { errors: &mut *errors }.level(
+        schema,
+        &path,
+        Context { root: true, in_meta: false, no_defaults: None },
+    );
     // What keeps a schema from compiling has usually been reported above, with its place.
-    if errors.len() == before {
-        errors.extend(problem);
+    if errors.errors.len() == before
+        && let Some(message) = problem
+    {
+        errors.tell(&path, |at| Error::invalid(at, "", message));
     }
 }
 
 /// With a status subresource the root may only hold what does not reach into `status`.
-fn check_root(schema: &Value, path: &Path, errors: &mut Errors) {
+fn check_root(schema: &Value, path: &Trail<'_>, errors: &mut Complaints) {
     const ALLOWED: [&str; 22] = [
         "description",
         "type",
@@ -64,7 +75,7 @@ fn check_root(schema: &Value, path: &Path, errors: &mut Errors) {
     let kind = text(schema, "type");
     if !kind.is_empty() && kind != "object" {
         let message = r#"only "object" is allowed as the type at the root of the schema if the status subresource is enabled"#;
-        errors.push(Error::invalid(&path.child("type"), kind, message));
+        errors.tell(&path.child("type"), |at| Error::invalid(at, kind, message));
         return;
     }
     let empty = Map::new();
@@ -73,7 +84,7 @@ fn check_root(schema: &Value, path: &Path, errors: &mut Errors) {
     });
     if odd {
         let message = "only [Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations] fields are allowed at the root of the schema if the status subresource is enabled";
-        errors.push(Error::invalid(path, schema.clone(), message));
+        errors.tell(path, |at| Error::invalid(at, schema.clone(), message));
     }
 }
 
@@ -86,15 +97,15 @@ struct Context {
 }
 
 struct Walker<'a> {
-    errors: &'a mut Errors,
+    errors: &'a mut Complaints,
 }
 
 impl Walker<'_> {
-    fn level(&mut self, schema: &Value, path: &Path, context: Context) {
+    fn level(&mut self, schema: &Value, path: &Trail<'_>, context: Context) {
         self.standard(schema, path, context);
         if flag(schema, "uniqueItems") {
             let message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-            self.errors.push(Error::forbidden(&path.child("uniqueItems"), message));
+            self.errors.tell(&path.child("uniqueItems"), |at| Error::forbidden(at, message));
         }
         let below = Context { root: false, ..context };
         let properties = schema.get("properties").and_then(Value::as_object);
@@ -103,7 +114,7 @@ impl Walker<'_> {
             if properties.is_some_and(|properties| !properties.is_empty()) && *additional != Value::Bool(true)
             {
                 let message = "additionalProperties and properties are mutual exclusive";
-                self.errors.push(Error::forbidden(&path, message));
+                self.errors.tell(&path, |at| Error::forbidden(at, message));
             }
             if additional.is_object() {
                 let mut below = below;
@@ -143,42 +154,45 @@ impl Walker<'_> {
         self.validations(schema, path);
     }
 
-    fn standard(&mut self, schema: &Value, path: &Path, context: Context) {
+    fn standard(&mut self, schema: &Value, path: &Trail<'_>, context: Context) {
         const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
         let kind = text(schema, "type");
         if !kind.is_empty() && !TYPES.contains(&kind) {
-            self.errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
+            self.errors.tell(&path.child("type"), |at| Error::not_supported(at, kind, &TYPES));
         }
         let given = |name: &str| schema.get(name).is_some_and(|value| !value.is_null());
         if given("default")
             && let Some(reason) = context.no_defaults
         {
-            self.errors.push(Error::forbidden(&path.child("default"), format!("must not be set {reason}")));
+            self.errors
+                .tell(&path.child("default"), |at| Error::forbidden(at, format!("must not be set {reason}")));
         }
         for name in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
             if given(name) {
-                self.errors.push(Error::forbidden(&path.child(name), format!("{name} is not supported")));
+                self.errors
+                    .tell(&path.child(name), |at| Error::forbidden(at, format!("{name} is not supported")));
             }
         }
         if kind == "null" {
             let message = "type cannot be set to null, use nullable as an alternative";
-            self.errors.push(Error::forbidden(&path.child("type"), message));
+            self.errors.tell(&path.child("type"), |at| Error::forbidden(at, message));
         }
         if schema.get("items").is_some_and(Value::is_array) {
             let message = "items must be a schema object and not an array";
-            self.errors.push(Error::forbidden(&path.child("items"), message));
+            self.errors.tell(&path.child("items"), |at| Error::forbidden(at, message));
         }
         if context.in_meta && flag(schema, "x-kubernetes-embedded-resource") {
             let message = "must not be used inside of resource meta";
-            self.errors.push(Error::forbidden(&path.child("x-kubernetes-embedded-resource"), message));
+            self.errors
+                .tell(&path.child("x-kubernetes-embedded-resource"), |at| Error::forbidden(at, message));
         }
     }
 
-    fn extensions(&mut self, schema: &Value, path: &Path) {
+    fn extensions(&mut self, schema: &Value, path: &Trail<'_>) {
         let kind = text(schema, "type");
         if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
             let path = path.child("x-kubernetes-preserve-unknown-fields");
-            self.errors.push(Error::invalid(&path, false, "must be true or undefined"));
+            self.errors.tell(&path, |at| Error::invalid(at, false, "must be true or undefined"));
         }
         for (name, wanted, allowed) in [
             ("x-kubernetes-map-type", "object", ["atomic", "granular"].as_slice()),
@@ -190,20 +204,19 @@ impl Walker<'_> {
             }
             if kind != wanted {
                 let message = format!("must be {wanted} if {name} is specified");
-                self.errors.push(if kind.is_empty() {
-                    Error::required(&path.child("type"), message)
-                } else {
-                    Error::invalid(&path.child("type"), kind, message)
+                self.errors.tell(&path.child("type"), |at| match kind {
+                    "" => Error::required(at, message),
+                    _ => Error::invalid(at, kind, message),
                 });
             }
             if !allowed.contains(&value) {
-                self.errors.push(Error::not_supported(&path.child(name), value, allowed));
+                self.errors.tell(&path.child(name), |at| Error::not_supported(at, value, allowed));
             }
         }
         self.lists(schema, path);
     }
 
-    fn lists(&mut self, schema: &Value, path: &Path) {
+    fn lists(&mut self, schema: &Value, path: &Trail<'_>) {
         let list_type = text(schema, "x-kubernetes-list-type");
         let keys: Vec<&str> =
             list(schema, "x-kubernetes-list-map-keys").iter().filter_map(Value::as_str).collect();
@@ -211,10 +224,9 @@ impl Walker<'_> {
         if !keys.is_empty() && list_type != "map" {
             let path = path.child("x-kubernetes-list-type");
             let message = "must be map if x-kubernetes-list-map-keys is non-empty";
-            self.errors.push(if list_type.is_empty() {
-                Error::required(&path, message)
-            } else {
-                Error::invalid(&path, list_type, message)
+            self.errors.tell(&path, |at| match list_type {
+                "" => Error::required(at, message),
+                _ => Error::invalid(at, list_type, message),
             });
         }
         let items_path = path.child("items");
@@ -224,7 +236,7 @@ impl Walker<'_> {
             && flag(items, "nullable")
         {
             let message = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-            self.errors.push(Error::forbidden(&items_path.child("nullable"), message));
+            self.errors.tell(&items_path.child("nullable"), |at| Error::forbidden(at, message));
         }
         if list_type == "set"
             && let Some(items) = items
@@ -240,7 +252,7 @@ impl Walker<'_> {
             };
             if wrong {
                 let value = items.get(name).cloned().unwrap_or(Value::Null);
-                self.errors.push(Error::invalid(&items_path.child(name), value, message));
+                self.errors.tell(&items_path.child(name), |at| Error::invalid(at, value, message));
             }
         }
         if list_type != "map" {
@@ -248,86 +260,99 @@ impl Walker<'_> {
         }
         if keys.is_empty() {
             let message = "must not be empty if x-kubernetes-list-type is map";
-            self.errors.push(Error::required(&keys_path, message));
+            self.errors.tell(&keys_path, |at| Error::required(at, message));
         }
         let Some(items) = items else {
             let message = "must have a schema if x-kubernetes-list-type is map";
-            self.errors.push(Error::required(&items_path, message));
+            self.errors.tell(&items_path, |at| Error::required(at, message));
             return;
         };
         let kind = text(items, "type");
         if kind != "object" {
             let message = "must be object if parent array's x-kubernetes-list-type is map";
-            self.errors.push(Error::invalid(&items_path.child("type"), kind, message));
+            self.errors.tell(&items_path.child("type"), |at| Error::invalid(at, kind, message));
             return;
         }
-        let shown = || Value::from(keys.clone());
-        for (index, key) in keys.iter().enumerate() {
-            if keys[..index].contains(key) {
-                self.errors.push(Error::invalid(&keys_path, shown(), "must not contain duplicate entries"));
+        if keys.len() > MOST_MAP_KEYS {
+            self.errors.tell(&keys_path, |at| Error::too_many(at, keys.len(), MOST_MAP_KEYS));
+            return;
+        }
+        // Each shows the whole list of keys, however long these are.
+        let mut showing = 0..MOST_SHOWING_A_LIST;
+        let mut show = |errors: &mut Complaints, message: &str| {
+            if showing.next().is_some() {
+                errors.tell(&keys_path, |at| Error::invalid(at, keys.as_slice(), message));
+            }
+        };
+        let required: HashSet<&str> = list(items, "required").iter().filter_map(Value::as_str).collect();
+        let properties_path = items_path.child("properties");
+        let mut seen = HashSet::new();
+        for key in &keys {
+            if !seen.insert(key) {
+                show(self.errors, "must not contain duplicate entries");
             }
             let Some(property) = items.get("properties").and_then(|properties| properties.get(*key)) else {
-                let message = "entries must all be names of item properties";
-                self.errors.push(Error::invalid(&keys_path, shown(), message));
+                show(self.errors, "entries must all be names of item properties");
                 continue;
             };
-            let path = items_path.child("properties").key(key);
+            let path = properties_path.key(key);
             if matches!(text(property, "type"), "array" | "object") {
                 let message = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                self.errors.push(Error::invalid(&path.child("type"), kind, message));
+                self.errors.tell(&path.child("type"), |at| Error::invalid(at, kind, message));
             }
-            let required = list(items, "required").iter().any(|name| name.as_str() == Some(key));
-            if !required && property.get("default").is_none() {
+            if !required.contains(key) && property.get("default").is_none() {
                 let message = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-                self.errors.push(Error::required(&path.child("default"), message));
+                self.errors.tell(&path.child("default"), |at| Error::required(at, message));
+            }
+            if property.get("default").and_then(Value::as_str).is_some_and(|text| text.len() > LONGEST_KEY) {
+                self.errors.tell(&path.child("default"), |at| Error::too_long(at, LONGEST_KEY));
             }
             if flag(property, "nullable") {
                 let message = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-                self.errors.push(Error::forbidden(&path.child("nullable"), message));
+                self.errors.tell(&path.child("nullable"), |at| Error::forbidden(at, message));
             }
         }
     }
 
     /// The shape of validation rules; whether they compile is not known here.
-    fn validations(&mut self, schema: &Value, path: &Path) {
+    fn validations(&mut self, schema: &Value, path: &Trail<'_>) {
         const REASONS: [&str; 4] =
             ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+        let path = path.child("x-kubernetes-validations");
         for (index, rule) in list(schema, "x-kubernetes-validations").iter().enumerate() {
-            let path = path.child("x-kubernetes-validations").index(index);
+            let path = path.index(index);
             let (expression, message) = (text(rule, "rule").trim(), text(rule, "message"));
             if expression.is_empty() {
-                self.errors.push(Error::required(&path.child("rule"), "rule is not specified"));
+                self.errors.tell(&path.child("rule"), |at| Error::required(at, "rule is not specified"));
             } else if !message.is_empty() && message.trim().is_empty() {
                 let path = path.child("message");
-                self.errors.push(Error::invalid(&path, message, "must be non-empty if specified"));
+                self.errors.tell(&path, |at| Error::invalid(at, message, "must be non-empty if specified"));
             } else if message.trim().contains(['\n', '\r']) {
-                self.errors.push(Error::invalid(
-                    &path.child("message"),
-                    message,
-                    "must not contain line breaks",
-                ));
+                self.errors.tell(&path.child("message"), |at| {
+                    Error::invalid(at, message, "must not contain line breaks")
+                });
             } else if expression.contains(['\n', '\r']) && message.trim().is_empty() {
                 let words = "message must be specified if rule contains line breaks";
-                self.errors.push(Error::required(&path.child("message"), words));
+                self.errors.tell(&path.child("message"), |at| Error::required(at, words));
             }
             let made = text(rule, "messageExpression");
             if !made.is_empty() && made.trim().is_empty() {
                 let words = "messageExpression must be non-empty if specified";
-                self.errors.push(Error::required(&path.child("messageExpression"), words));
+                self.errors.tell(&path.child("messageExpression"), |at| Error::required(at, words));
             }
             let reason = text(rule, "reason");
             if !reason.is_empty() && !REASONS.contains(&reason) {
-                self.errors.push(Error::not_supported(&path.child("reason"), reason, &REASONS));
+                self.errors.tell(&path.child("reason"), |at| Error::not_supported(at, reason, &REASONS));
             }
             let (below, path) = (text(rule, "fieldPath"), path.child("fieldPath"));
             if !below.is_empty() && below.trim().is_empty() {
-                self.errors.push(Error::invalid(&path, below, "must be non-empty if specified"));
+                self.errors.tell(&path, |at| Error::invalid(at, below, "must be non-empty if specified"));
             }
             if below.contains(['\n', '\r']) {
-                self.errors.push(Error::invalid(&path, below, "must not contain line breaks"));
+                self.errors.tell(&path, |at| Error::invalid(at, below, "must not contain line breaks"));
             }
             if !below.is_empty() && super::rule_path(below, schema).is_none() {
-                self.errors.push(Error::invalid(&path, below, "must be a valid path"));
+                self.errors.tell(&path, |at| Error::invalid(at, below, "must be a valid path"));
             }
         }
     }

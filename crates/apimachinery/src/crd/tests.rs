@@ -277,3 +277,84 @@ fn names_go_to_the_first_who_asks() {
     let own = decide_names(&first, |space, name| (space, name) == (Space::Resources, "w"));
     assert_eq!(own.conditions[0].status, "True");
 }
+
+/// Whoever may define kinds sends lists of any length: each with each would take hours, and to show the list in each error hundreds
+/// of gigabytes.
+#[test]
+fn finding_25_long_lists_of_a_definition_are_looked_at_in_linear_time() {
+    const MANY: usize = 200_000;
+    let texts = |prefix: &str| (0..MANY).map(|number| json!(format!("{prefix}{number}"))).collect::<Vec<_>>();
+    let mut crd = definition();
+    crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": texts("v"), "clientConfig": {"url": "https://a.example.com"}}});
+    crd["spec"]["versions"][0]["selectableFields"] =
+        texts(".spec.f").into_iter().map(|path| json!({"jsonPath": path})).collect();
+    let fields: Map<String, Value> =
+        (0..MANY).map(|number| (format!("f{number}"), json!({"type": "string"}))).collect();
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] =
+        json!(fields);
+    assert_eq!(messages(&validate(&crd)), ["spec.selectableFields|TooMany|must have at most 8 items"]);
+
+    let mut crd = definition();
+    let version = crd["spec"]["versions"][0].clone();
+    let versions = (0..MANY).map(|number| {
+        let mut version = version.clone();
+        version["name"] = json!(format!("v{number}"));
+        version
+    });
+    crd["spec"]["versions"] = versions.collect();
+    crd["status"]["storedVersions"] = texts("w").into();
+    let errors = validate(&crd);
+    assert_eq!(errors.len(), crate::status::MOST_ERRORS);
+    let showing = errors.iter().filter(|error| error.detail.starts_with("must have the storage version"));
+    assert_eq!(showing.count(), MOST_SHOWING_A_LIST);
+
+    crd["status"]["acceptedNames"] = json!({"shortNames": texts("s")});
+    crd["spec"]["names"]["shortNames"] = texts("s").into();
+    let naming = decide_names(&crd, |_, name| name.starts_with('s'));
+    assert_eq!(naming.accepted["shortNames"], crd["spec"]["names"]["shortNames"], "they are its own already");
+}
+
+#[test]
+fn finding_25_keys_of_a_list_are_few_and_their_errors_do_not_each_show_them_all() {
+    let with_keys = |keys: Vec<String>| {
+        let list = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys,
+            "items": {"type": "object"}});
+        let mut crd = definition();
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = list;
+        messages(&validate(&crd))
+    };
+    let keys = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-list-map-keys";
+    let many = (0..300_000).map(|number| format!("k{number}")).collect();
+    assert_eq!(with_keys(many), [format!("{keys}|TooMany|must have at most 16 items")]);
+    let unknown = format!("{keys}|Invalid|entries must all be names of item properties");
+    assert_eq!(
+        with_keys((0..16).map(|number| format!("k{number}")).collect()),
+        vec![unknown; MOST_SHOWING_A_LIST]
+    );
+}
+
+/// A path repeats all keys above. With one for each property, a definition of 3 MiB would take hundreds of gigabytes.
+#[test]
+fn finding_25_a_long_name_of_a_property_is_not_repeated_for_each_below_it() {
+    const MANY: usize = 50_000;
+    let with_properties = |property: Value| {
+        let fields: Map<String, Value> =
+            (0..MANY).map(|number| (format!("f{number}"), property.clone())).collect();
+        let mut crd = definition();
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = json!({"type": "object", "properties": {"k".repeat(1 << 20): {"type": "object", "properties": fields}}});
+        let errors = validate(&crd);
+        let size: usize = errors.iter().map(|error| error.field.len() + error.detail.len()).sum();
+        assert!(size < 20 << 20, "{size} bytes");
+        if errors.is_empty() {
+            let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            Schema::compile(schema).expect("a schema").prune_defaults();
+        }
+        errors.len()
+    };
+    assert_eq!(with_properties(json!({"type": "string", "default": "x"})), 0);
+    let most = crate::status::MOST_ERRORS;
+    assert_eq!(with_properties(json!({"type": "string", "default": 1})), most, "what a default may not be");
+    assert_eq!(with_properties(json!({"type": "odd", "nullable": true, "uniqueItems": true})), most);
+    assert_eq!(with_properties(json!({"allOf": [{"properties": {"x": {"type": "odd"}}}]})), most);
+}

@@ -54,9 +54,13 @@ impl TypeSchema for Sample {
         }
     }
 
+    fn default_of(&self, name: &str) -> Option<Value> {
+        (matches!(self, Self::Object) && name == "protocol").then(|| json!("TCP"))
+    }
+
     fn member(&self, name: &str) -> Option<Member<Self>> {
-        let free = |schema| Some(Member { schema, declared: false, default: None });
-        let declared = |schema| Some(Member { schema, declared: true, default: None });
+        let free = |schema| Some(Member { schema, declared: false });
+        let declared = |schema| Some(Member { schema, declared: true });
         match self {
             Self::FreeMap | Self::AtomicMap => free(Self::Text),
             Self::Unknown => free(Self::Unknown),
@@ -69,12 +73,8 @@ impl TypeSchema for Sample {
                 "items" => declared(Self::ByName),
                 "ports" => declared(Self::ByPort),
                 "n" | "m" | "port" | "replicas" => declared(Self::Number),
-                "protocol" => {
-                    Some(Member { schema: Self::Text, declared: true, default: Some(json!("TCP")) })
-                }
-                "s" | "t" | "name" | "namespace" | "uid" | "apiVersion" | "kind" | "resourceVersion" => {
-                    declared(Self::Text)
-                }
+                "s" | "t" | "protocol" | "name" | "namespace" | "uid" | "apiVersion" | "kind"
+                | "resourceVersion" => declared(Self::Text),
                 "b" => declared(Self::Flag),
                 "any" => declared(Self::Unknown),
                 _ => None,

@@ -19,6 +19,11 @@ pub trait TypeSchema: Clone {
     /// Returns the type of a field of an object type; `None` if there is no such field.
     fn member(&self, name: &str) -> Option<Member<Self>>;
 
+    /// Returns the default of a field, needed where the field is a list key.
+    fn default_of(&self, _name: &str) -> Option<Value> {
+        None
+    }
+
     /// True for objects of which nothing is declared: their ownership is never rewritten after schema changes.
     fn is_untyped_map(&self) -> bool {
         false
@@ -67,8 +72,6 @@ pub struct Member<S> {
     pub schema: S,
     /// False for entries of a map with free keys.
     pub declared: bool,
-    /// The schema's default, needed where the field is a list key.
-    pub default: Option<Value>,
 }
 
 /// The type of what nobody described.
@@ -89,7 +92,7 @@ impl TypeSchema for Deduced {
     }
 
     fn member(&self, _name: &str) -> Option<Member<Self>> {
-        Some(Member { schema: Self, declared: false, default: None })
+        Some(Member { schema: Self, declared: false })
     }
 
     fn is_untyped_map(&self) -> bool {

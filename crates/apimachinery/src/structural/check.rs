@@ -6,15 +6,16 @@
 use serde_json::{Map, Value, json};
 
 use super::pattern;
-use crate::field::{Error, Errors, Path};
+use crate::field::{Complaints, Error, Trail};
 
-/// Returns what keeps a schema from being structural, sorted by text.
-pub fn check(schema: &Value, path: &Path) -> Errors {
-    let mut errors = Errors::new();
-    level(schema, Level::Root, path, &mut errors);
-    completeness(schema, Some(schema), path, path, &mut errors);
-    errors.sort_by_cached_key(ToString::to_string);
-    errors
+/// Tells what keeps a schema from being structural, sorted by text. Returns whether nothing does.
+pub fn check(schema: &Value, path: &Trail<'_>, errors: &mut Complaints) -> bool {
+    let before = errors.errors.len();
+    level(schema, Level::Root, path, errors);
+    completeness(schema, Some(schema), path, path, errors);
+    let found = errors.errors.split_at_mut(before).1;
+    found.sort_by_cached_key(ToString::to_string);
+    found.is_empty()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,14 +41,16 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-fn level(schema: &Value, at: Level, path: &Path, errors: &mut Errors) {
+fn level(schema: &Value, at: Level, path: &Trail<'_>, errors: &mut Complaints) {
     let kind = text(schema, "type");
     let embedded = flag(schema, "x-kubernetes-embedded-resource");
     let preserve = flag(schema, "x-kubernetes-preserve-unknown-fields");
     let int_or_string = flag(schema, "x-kubernetes-int-or-string");
     match schema.get("items") {
         Some(items) => level(items, Level::Item, &path.child("items"), errors),
-        None if kind == "array" => errors.push(Error::required(&path.child("items"), "must be specified")),
+        None if kind == "array" => {
+            errors.tell(&path.child("items"), |place| Error::required(place, "must be specified"))
+        }
         None => {}
     }
     for (name, property) in properties(schema) {
@@ -57,13 +60,15 @@ fn level(schema: &Value, at: Level, path: &Path, errors: &mut Errors) {
     if let Some(additional) = additional {
         let path = path.child("additionalProperties");
         if at == Level::Root {
-            errors.push(Error::forbidden(&path, "must not be used at the root"));
+            errors.tell(&path, |place| Error::forbidden(place, "must not be used at the root"));
         }
         if additional.is_object() {
             level(additional, Level::Field, &path, errors);
         }
         if embedded {
-            errors.push(Error::forbidden(&path, "must not be used if x-kubernetes-embedded-resource is set"));
+            errors.tell(&path, |place| {
+                Error::forbidden(place, "must not be used if x-kubernetes-embedded-resource is set")
+            });
         }
     }
     for (name, set) in
@@ -71,7 +76,7 @@ fn level(schema: &Value, at: Level, path: &Path, errors: &mut Errors) {
     {
         if int_or_string && set {
             let message = "must be false if x-kubernetes-int-or-string is true";
-            errors.push(Error::invalid(&path.child(name), true, message));
+            errors.tell(&path.child(name), |place| Error::invalid(place, true, message));
         }
     }
     let skip_any_of = is_int_or_string(schema.get("anyOf"));
@@ -82,53 +87,51 @@ fn level(schema: &Value, at: Level, path: &Path, errors: &mut Errors) {
     let type_path = path.child("type");
     if embedded && kind != "object" {
         let message = "must be object if x-kubernetes-embedded-resource is true";
-        errors.push(if kind.is_empty() {
-            Error::required(&type_path, message)
-        } else {
-            Error::invalid(&type_path, kind, message)
+        errors.tell(&type_path, |place| match kind {
+            "" => Error::required(place, message),
+            _ => Error::invalid(place, kind, message),
         });
     } else if kind.is_empty() && !int_or_string && !preserve {
-        errors.push(Error::required(
-            &type_path,
-            match at {
-                Level::Root => "must not be empty at the root",
-                Level::Item => "must not be empty for specified array items",
-                Level::Field => "must not be empty for specified object fields",
-            },
-        ));
+        let message = match at {
+            Level::Root => "must not be empty at the root",
+            Level::Item => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.tell(&type_path, |place| Error::required(place, message));
     }
     if at == Level::Root && !kind.is_empty() && kind != "object" {
-        errors.push(Error::invalid(&type_path, kind, "must be object at the root"));
+        errors.tell(&type_path, |place| Error::invalid(place, kind, "must be object at the root"));
     }
     let has_metadata = at == Level::Root || embedded;
     let property = |name: &str| schema.get("properties").and_then(|properties| properties.get(name));
+    let properties_path = path.child("properties");
     if has_metadata {
         for name in ["kind", "apiVersion"] {
             if let Some(schema) = property(name)
                 && text(schema, "type") != "string"
             {
-                let path = path.child("properties").key(name).child("type");
-                errors.push(Error::invalid(&path, text(schema, "type"), "must be string"));
+                let path = properties_path.key(name);
+                errors.tell(&path.child("type"), |place| {
+                    Error::invalid(place, text(schema, "type"), "must be string")
+                });
             }
         }
     }
     if let Some(metadata) = property("metadata") {
-        let path = path.child("properties").key("metadata");
+        let path = properties_path.key("metadata");
         if has_metadata && text(metadata, "type") != "object" {
-            errors.push(Error::invalid(&path.child("type"), text(metadata, "type"), "must be object"));
+            errors.tell(&path.child("type"), |place| {
+                Error::invalid(place, text(metadata, "type"), "must be object")
+            });
         }
         if at == Level::Root && !is_plain_metadata(metadata) {
-            errors.push(Error::forbidden(
-                &path,
-                "must not specify anything other than name and generateName, but metadata is implicitly specified",
-            ));
+            let message = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+            errors.tell(&path, |place| Error::forbidden(place, message));
         }
     }
     if embedded && !preserve && properties(schema).next().is_none() {
-        errors.push(Error::required(
-            &path.child("properties"),
-            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields",
-        ));
+        let message = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.tell(&properties_path, |place| Error::required(place, message));
     }
 }
 
@@ -148,7 +151,13 @@ fn is_int_or_string(any_of: Option<&Value>) -> bool {
     any_of == Some(&json!([{"type": "integer"}, {"type": "string"}]))
 }
 
-fn rules(schema: &Value, skip_any_of: bool, skip_first_all_of: bool, path: &Path, errors: &mut Errors) {
+fn rules(
+    schema: &Value,
+    skip_any_of: bool,
+    skip_first_all_of: bool,
+    path: &Trail<'_>,
+    errors: &mut Complaints,
+) {
     if !skip_any_of {
         for (index, clause) in list(schema, "anyOf").iter().enumerate() {
             nested(clause, false, &path.child("anyOf").index(index), errors);
@@ -169,12 +178,12 @@ fn rules(schema: &Value, skip_any_of: bool, skip_first_all_of: bool, path: &Path
     {
         let reason = error.to_string().lines().last().unwrap_or_default().to_owned();
         let message = format!("must be a valid regular expression, but isn't: {reason}");
-        errors.push(Error::invalid(&path.child("pattern"), source, message));
+        errors.tell(&path.child("pattern"), |at| Error::invalid(at, source, message));
     }
 }
 
 /// Inside a combination only constraints on values may stand.
-fn nested(schema: &Value, skip_any_of: bool, path: &Path, errors: &mut Errors) {
+fn nested(schema: &Value, skip_any_of: bool, path: &Trail<'_>, errors: &mut Complaints) {
     rules(schema, skip_any_of, false, path, errors);
     if let Some(items) = schema.get("items") {
         nested(items, false, &path.child("items"), errors);
@@ -204,12 +213,12 @@ fn nested(schema: &Value, skip_any_of: bool, path: &Path, errors: &mut Errors) {
             Some(_) => true,
         };
         if set {
-            errors.push(Error::forbidden(&path.child(name), words));
+            errors.tell(&path.child(name), |at| Error::forbidden(at, words));
         }
     }
     if schema.get("properties").is_some_and(|properties| properties.get("metadata").is_some()) {
-        let path = path.child("properties").key("metadata");
-        errors.push(Error::forbidden(&path, "must not be specified in a nested context"));
+        let message = "must not be specified in a nested context";
+        errors.tell(&path.child("properties").key("metadata"), |at| Error::forbidden(at, message));
     }
 }
 
@@ -217,19 +226,19 @@ fn nested(schema: &Value, skip_any_of: bool, path: &Path, errors: &mut Errors) {
 fn completeness(
     clause: &Value,
     schema: Option<&Value>,
-    schema_path: &Path,
-    clause_path: &Path,
-    errors: &mut Errors,
+    schema_path: &Trail<'_>,
+    clause_path: &Trail<'_>,
+    errors: &mut Complaints,
 ) {
-    let mut one = |clause: &Value, clause_path: Path| {
-        nested_completeness(clause, schema, schema_path, &clause_path, errors);
+    let mut one = |clause: &Value, clause_path: &Trail<'_>| {
+        nested_completeness(clause, schema, schema_path, clause_path, errors);
     };
     if let Some(clause) = clause.get("not") {
-        one(clause, clause_path.child("not"));
+        one(clause, &clause_path.child("not"));
     }
     for name in ["allOf", "anyOf", "oneOf"] {
         for (index, clause) in list(clause, name).iter().enumerate() {
-            one(clause, clause_path.child(name).index(index));
+            one(clause, &clause_path.child(name).index(index));
         }
     }
 }
@@ -237,12 +246,13 @@ fn completeness(
 fn nested_completeness(
     clause: &Value,
     schema: Option<&Value>,
-    schema_path: &Path,
-    clause_path: &Path,
-    errors: &mut Errors,
+    schema_path: &Trail<'_>,
+    clause_path: &Trail<'_>,
+    errors: &mut Complaints,
 ) {
     let Some(schema) = schema else {
-        errors.push(Error::required(schema_path, format!("because it is defined in {clause_path}")));
+        let message = format!("because it is defined in {}", errors.paths().path(clause_path));
+        errors.tell(schema_path, |at| Error::required(at, message));
         return;
     };
     completeness(clause, Some(schema), schema_path, clause_path, errors);

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use super::{Additional, Kind, ListType, Node, NodeId, Pattern, Rules, Schema};
+use super::{Additional, Allowed, Kind, ListType, Node, NodeId, Pattern, Rules, Schema};
 
 pub(super) fn compile(schema: &Value) -> Result<Schema, String> {
     let mut nodes = Vec::new();
@@ -52,7 +52,11 @@ fn add(schema: &Value, nodes: &mut Vec<Node>) -> Result<NodeId, String> {
     if let Some(Value::Object(properties)) = fields.get("properties") {
         // The map is ordered by key, so the list is sorted.
         for (name, property) in properties {
-            node.properties.push((name.clone(), add(property, nodes)?));
+            let added = add(property, nodes)?;
+            if nodes.get(added).is_some_and(|node| node.default.is_some()) {
+                node.defaulted.push(node.properties.len());
+            }
+            node.properties.push((name.clone(), added));
         }
     }
     match fields.get("additionalProperties") {
@@ -68,7 +72,9 @@ fn add(schema: &Value, nodes: &mut Vec<Node>) -> Result<NodeId, String> {
         _ => {}
     }
     node.rules = rules(fields, nodes)?;
-    nodes[id] = node;
+    if let Some(place) = nodes.get_mut(id) {
+        *place = node;
+    }
     Ok(id)
 }
 
@@ -126,7 +132,7 @@ fn rules(fields: &Map<String, Value>, nodes: &mut Vec<Node>) -> Result<Option<Bo
         max_properties: integer("maxProperties"),
         min_properties: integer("minProperties"),
         required: strings(fields.get("required")),
-        allowed: fields.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
+        allowed: Allowed::new(fields.get("enum").and_then(Value::as_array).map_or(&[], Vec::as_slice)),
         all_of,
         any_of,
         one_of,

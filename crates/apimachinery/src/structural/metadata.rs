@@ -51,14 +51,15 @@ impl Schema {
         Ok(unknown.paths)
     }
 
-    /// Checks and cleans the metadata of an object of a level of the schema.
-    pub(super) fn coerce_embedded(
+    /// Checks and cleans the metadata of a value of a level of the schema, which may be an object with metadata of its own.
+    pub(super) fn coerce_part(
         &self,
-        object: &mut Value,
+        value: &mut Value,
         id: NodeId,
+        is_object: bool,
         malformed: Malformed,
     ) -> Result<(), Error> {
-        self.coerce(object, Some(id), true, &Trail::Root, malformed, &mut Unknown::default())
+        self.coerce(value, Some(id), is_object, &Trail::Root, malformed, &mut Unknown::default())
     }
 
     fn coerce(

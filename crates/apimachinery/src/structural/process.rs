@@ -23,12 +23,14 @@ fn copy_within(default: &Value, left: &mut usize) -> Result<Value, TooManyDefaul
 }
 
 /// Returns about how many bytes a value takes. Defaults are parts of a definition, and so is their depth limited.
-fn weight(value: &Value) -> usize {
+pub(super) fn weight(value: &Value) -> usize {
     match value {
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(weight).sum::<usize>() + 2,
+        Value::String(text) => text.len().saturating_add(2),
+        Value::Array(items) => items.iter().map(weight).sum::<usize>().saturating_add(2),
         Value::Object(entries) => {
-            entries.iter().map(|(key, value)| key.len() + 4 + weight(value)).sum::<usize>() + 2
+            let entry =
+                |(key, value): (&String, &Value)| key.len().saturating_add(4).saturating_add(weight(value));
+            entries.iter().map(entry).sum::<usize>().saturating_add(2)
         }
         _ => 8,
     }
@@ -70,7 +72,7 @@ impl Schema {
         let refused_null = |value: &Value, id: NodeId| value.is_null() && !self.node(id).nullable;
         match value {
             Value::Object(entries) => {
-                for (name, property) in &node.properties {
+                for (name, property) in node.defaulted.iter().filter_map(|at| node.properties.get(*at)) {
                     if let Some(default) = &self.node(*property).default {
                         let missing = entries.get(name).is_none_or(|value| refused_null(value, *property));
                         if missing {

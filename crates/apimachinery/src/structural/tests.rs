@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::check as check_schema;
 use super::*;
-use crate::field::Path;
+use crate::field::{Complaints, Trail};
 use crate::server_side_apply::{FieldManager, Set, Types, typed};
 
 fn spec_schema(spec: Value) -> Schema {
@@ -16,6 +16,13 @@ fn spec_schema(spec: Value) -> Schema {
 
 fn texts(errors: &[crate::field::Error]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
+}
+
+/// Returns what a check tells about a place.
+fn told(place: &str, check: impl FnOnce(&Trail<'_>, &mut Complaints)) -> Vec<String> {
+    let mut complaints = Complaints::default();
+    check(&Trail::Root.child(place), &mut complaints);
+    texts(&complaints.errors)
 }
 
 /// Validates `{"spec": value}` and returns the messages.
@@ -302,7 +309,7 @@ fn defaults_lose_what_metadata_does_not_have() {
         "whole": whole,
     }}))
     .unwrap();
-    assert_eq!(texts(&schema.check_defaults(&Path::new("schema"))), Vec::<String>::new());
+    assert_eq!(told("schema", |path, errors| schema.check_defaults(path, errors)), Vec::<String>::new());
     schema.prune_defaults();
     let mut object = json!({"fields": {"metadata": {}}, "full": {}});
     schema.default(&mut object).unwrap();
@@ -317,7 +324,7 @@ fn a_default_makes_metadata_of_the_right_types() {
         "x-kubernetes-embedded-resource": true,
         "properties": {"metadata": {"type": "object", "properties": {"name": {"type": "integer", "default": 1}}}}}}}))
     .unwrap();
-    let errors = texts(&schema.check_defaults(&Path::new("s")));
+    let errors = told("s", |path, errors| schema.check_defaults(path, errors));
     assert!(errors[0].contains("default: Invalid value: 1: must result in valid metadata: "), "{errors:?}");
 }
 
@@ -571,7 +578,11 @@ fn metadata_is_the_servers_own() {
 
 #[test]
 fn schemas_that_are_not_structural_say_why() {
-    let check = |schema: Value| texts(&check_schema(&schema, &Path::new("schema")));
+    let check = |schema: Value| {
+        told("schema", |path, errors| {
+            check_schema(&schema, path, errors);
+        })
+    };
     assert_eq!(
         check(json!({"type": "object", "properties": {"spec": {"type": "object"}}})),
         Vec::<String>::new()
@@ -701,4 +712,48 @@ fn schemas_drive_server_side_apply() {
         manager.apply(&empty, &unknown, "a", false, "2026-01-01T00:00:00Z").unwrap_err().to_string(),
         "failed to create typed patch object (/x; g/v1, Kind=K): .spec.nope: field not declared in schema"
     );
+}
+
+/// Schema and object are both small enough to be sent; looking at all of one for each part of the other would take hours.
+#[test]
+fn finding_25_a_large_schema_and_a_large_object_end_at_a_limit() {
+    const MANY: usize = 50_000;
+    let items = vec![json!({"a": 1}); MANY];
+    let names = || (0..MANY).map(|number| format!("f{number}"));
+    let list = |item: Value| spec_schema(json!({"type": "array", "items": item}));
+    let alternatives: Vec<Value> =
+        (0..MANY).map(|number| json!({"required": [format!("f{number}")]})).collect();
+    for item in [
+        json!({"type": "object", "anyOf": alternatives}),
+        json!({"type": "object", "required": names().collect::<Vec<_>>()}),
+    ] {
+        let errors = list(item).validate(&json!({"spec": items}), None);
+        let last = errors.last().map(ToString::to_string).unwrap_or_default();
+        assert!(last.ends_with("to check it against the schema takes more than 10000000 steps"), "{last}");
+        assert!(errors.len() <= 1000, "{} errors", errors.len());
+    }
+    let allowed = list(json!({"type": "string", "enum": names().collect::<Vec<_>>()}));
+    assert_eq!(allowed.validate(&json!({"spec": names().collect::<Vec<_>>()}), None), []);
+    let properties: serde_json::Map<String, Value> =
+        names().map(|name| (name, json!({"type": "string"}))).collect();
+    let mut object = json!({"spec": items});
+    list(json!({"type": "object", "properties": properties})).default(&mut object).expect("there are none");
+}
+
+#[test]
+fn finding_25_long_texts_of_a_schema_are_told_a_few_times() {
+    let told = |item: Value| -> usize {
+        let schema = spec_schema(json!({"type": "array", "items": item}));
+        let errors = schema.validate(&json!({"spec": vec!["x"; 100_000]}), None);
+        assert_eq!(errors.len(), 1000);
+        errors.iter().map(|error| error.detail.len()).sum()
+    };
+    let allowed: Vec<String> = (0..100_000).map(|number| format!("f{number}")).collect();
+    let size = told(json!({"type": "string", "enum": allowed}));
+    assert!(size < 10 << 20, "{size} bytes");
+    let size = told(json!({"type": "string", "pattern": format!("^[y{}]$", "z".repeat(1 << 16))}));
+    assert!(size < 10 << 20, "{size} bytes");
+    let short = spec_schema(json!({"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}));
+    let errors = short.validate(&json!({"spec": vec!["x"; 10]}), None);
+    assert!(errors.iter().all(|error| error.detail == r#"supported values: "a", "b""#), "{errors:?}");
 }

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{Additional, Kind, ListType, Node, NodeId, Schema};
 use crate::server_side_apply::{List, Member, Scalar, Topology, TypeSchema};
 
@@ -139,8 +141,8 @@ impl TypeSchema for SchemaType {
     }
 
     fn member(&self, name: &str) -> Option<Member<Self>> {
-        let declared = |schema| Some(Member { schema, declared: true, default: None });
-        let free = |schema| Some(Member { schema, declared: false, default: None });
+        let declared = |schema| Some(Member { schema, declared: true });
+        let free = |schema| Some(Member { schema, declared: false });
         if self.is_deduced() {
             return free(self.at(Place::Deduced));
         }
@@ -167,8 +169,7 @@ impl TypeSchema for SchemaType {
                     }
                 }
                 if let Some(id) = node.property(name) {
-                    let default = self.schema.node(id).default.clone();
-                    return Some(Member { schema: self.child(id), declared: true, default });
+                    return declared(self.child(id));
                 }
                 match &node.additional {
                     Some(Additional::Schema(id)) => free(self.child(*id)),
@@ -179,6 +180,12 @@ impl TypeSchema for SchemaType {
             }
             _ => None,
         }
+    }
+
+    fn default_of(&self, name: &str) -> Option<Value> {
+        let Place::Node { id, .. } = self.place else { return None };
+        let field = self.schema.node(id).property(name)?;
+        self.schema.node(field).default.clone()
     }
 
     fn is_untyped_map(&self) -> bool {

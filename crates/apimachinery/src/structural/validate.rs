@@ -7,6 +7,7 @@
 //! not lock up old objects. Fields correspond by name, items of map lists by key, other items not at all. A field that
 //! the schema does not specify corresponds to nothing, so that an object with one always counts as changed.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
@@ -26,23 +27,50 @@ impl Schema {
     pub fn validate_status(&self, object: &Value, stored: &Value) -> Errors {
         match (object.get("status"), self.node(0).property("status")) {
             (Some(status), Some(id)) => {
-                self.validate_value(status, stored.get("status"), id, Some(&Path::new("status")))
+                self.validate_value(status, stored.get("status"), id, Some(&Trail::Root.child("status")))
             }
             _ => Errors::new(),
         }
     }
 
-    /// Checks a value of a level of the schema; errors are reported below `prefix`.
-    pub(super) fn validate_value(
+    fn validate_value(
         &self,
         value: &Value,
         stored: Option<&Value>,
         id: NodeId,
-        prefix: Option<&Path>,
+        prefix: Option<&Trail<'_>>,
+    ) -> Errors {
+        self.validate_within(&PathBudget::default(), value, stored, id, prefix)
+    }
+
+    /// Checks a value of a level of the schema; errors are reported below a place.
+    pub(super) fn validate_below(
+        &self,
+        value: &Value,
+        id: NodeId,
+        place: &Trail<'_>,
+        errors: &mut Complaints,
+    ) {
+        let found = self.validate_within(errors.paths(), value, None, id, Some(place));
+        errors.extend(found);
+    }
+
+    fn validate_within(
+        &self,
+        paths: &PathBudget,
+        value: &Value,
+        stored: Option<&Value>,
+        id: NodeId,
+        prefix: Option<&Trail<'_>>,
     ) -> Errors {
         let mut outcome = Outcome::default();
-        let validator = Validator { schema: self, prefix, paths: PathBudget::default() };
+        let validator = Validator { schema: self, prefix, paths, texts: Cell::new(0), steps: Cell::new(0) };
         validator.node(id, value, stored, &Trail::Root, &mut outcome);
+        if validator.steps.get() > MOST_STEPS {
+            outcome.errors.truncate(MOST_ERRORS.saturating_sub(1));
+            let message = format!("to check it against the schema takes more than {MOST_STEPS} steps");
+            outcome.errors.push(Error::invalid_unshown(&validator.at(""), message));
+        }
         outcome.errors
     }
 
@@ -99,14 +127,27 @@ impl Outcome {
     fn merge(&mut self, other: Self) {
         let room = MOST_ERRORS.saturating_sub(self.errors.len());
         self.errors.extend(other.errors.into_iter().take(room));
-        self.matches += other.matches;
+        self.matches = self.matches.saturating_add(other.matches);
     }
 }
 
+/// A schema of many alternatives and an object of many items are each small enough to be sent, and take hours together. As many steps
+/// take a second or two.
+const MOST_STEPS: usize = 10_000_000;
+
+/// From here on, what a schema gives for an error to tell is long: an enumeration, a pattern.
+const LONG_TEXT: usize = 1 << 10;
+
+/// The bytes of long texts that are told. Each of a thousand errors may tell one.
+const MOST_TEXTS: usize = 4 << 20;
+
 struct Validator<'a> {
     schema: &'a Schema,
-    prefix: Option<&'a Path>,
-    paths: PathBudget,
+    prefix: Option<&'a Trail<'a>>,
+    paths: &'a PathBudget,
+    /// The bytes of long texts so far.
+    texts: Cell<usize>,
+    steps: Cell<usize>,
 }
 
 impl Validator<'_> {
@@ -118,12 +159,28 @@ impl Validator<'_> {
         }
     }
 
+    /// Counts steps. Returns whether there are any left.
+    fn step(&self, count: usize) -> bool {
+        self.steps.set(self.steps.get().saturating_add(count));
+        self.steps.get() <= MOST_STEPS
+    }
+
+    /// Returns whether a text of the schema may be told once more.
+    fn may_tell(&self, size: usize) -> bool {
+        let told = self.texts.get().saturating_add(size);
+        let may = size <= LONG_TEXT || told <= MOST_TEXTS;
+        if may && size > LONG_TEXT {
+            self.texts.set(told);
+        }
+        may
+    }
+
     /// The field of an error: the walked path, behind the prefix if there is one.
     fn at(&self, path: &str) -> Path {
         let path = path.trim_start_matches('.');
         match self.prefix {
-            Some(prefix) if path.is_empty() => prefix.clone(),
-            Some(prefix) => prefix.child(path),
+            Some(prefix) if path.is_empty() => Path::new(&self.paths.path(prefix)),
+            Some(prefix) => Path::new(&self.paths.path(&prefix.child(path))),
             None if path.is_empty() => Path::new("<nil>"),
             None => Path::new(path),
         }
@@ -135,8 +192,11 @@ impl Validator<'_> {
     }
 
     fn node(&self, id: NodeId, value: &Value, stored: Option<&Value>, path: &Trail<'_>, out: &mut Outcome) {
+        if !self.step(1) {
+            return;
+        }
         if stored.is_some_and(|stored| self.schema.is_unchanged(id, value, stored)) {
-            out.matches += 1;
+            out.matches = out.matches.saturating_add(1);
             return;
         }
         let node = self.schema.node(id);
@@ -167,7 +227,7 @@ impl Validator<'_> {
         if let Value::Object(entries) = value {
             self.check_object(node, entries, stored, path, out);
         }
-        out.matches += 1;
+        out.matches = out.matches.saturating_add(1);
     }
 
     fn check_type(&self, node: &Node, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
@@ -225,7 +285,7 @@ impl Validator<'_> {
             wrong(&types.join(","), found);
             return;
         }
-        out.matches += 1;
+        out.matches = out.matches.saturating_add(1);
     }
 
     fn check_combinations(&self, rules: &Rules, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
@@ -289,7 +349,7 @@ impl Validator<'_> {
             let mut valid = 0;
             for id in &rules.all_of {
                 let outcome = run(*id);
-                valid += usize::from(outcome.errors.is_empty());
+                valid = usize::from(outcome.errors.is_empty()).saturating_add(valid);
                 out.merge(outcome);
             }
             if valid != rules.all_of.len() {
@@ -315,10 +375,18 @@ impl Validator<'_> {
             complain(out, &format!("should be at least {least} chars long"));
         } else if let Some(pattern) = &rules.pattern {
             let source = &pattern.source;
-            match pattern.regex() {
-                Some(regex) if regex.is_match(text) => {}
-                Some(_) => complain(out, &format!("should match '{source}'")),
-                None => complain(out, &format!("should match '{source}, but pattern is invalid'")),
+            let regex = pattern.regex();
+            if !regex.is_some_and(|regex| regex.is_match(text)) {
+                self.tell(path, out, |at, path| {
+                    let words = match regex {
+                        _ if !self.may_tell(source.len()) => {
+                            "should match a pattern too long to be told".to_owned()
+                        }
+                        Some(_) => format!("should match '{source}'"),
+                        None => format!("should match '{source}, but pattern is invalid'"),
+                    };
+                    Error::invalid(at, text, format!("{path} in body {words}"))
+                });
             }
         }
         let format = formats::enforced(node.kind, &rules.format);
@@ -378,7 +446,7 @@ impl Validator<'_> {
         };
         if let Some(factor) = rules.multiple_of {
             let multiple = match whole {
-                Some(number) if factor as i64 > 0 => number % (factor as i64) == 0,
+                Some(number) if factor as i64 > 0 => number.checked_rem(factor as i64) == Some(0),
                 _ => (number / factor).fract() == 0.0,
             };
             if !multiple {
@@ -436,19 +504,24 @@ impl Validator<'_> {
     }
 
     fn check_enum(&self, rules: &Rules, value: &Value, path: &Trail<'_>, out: &mut Outcome) {
-        if rules.allowed.is_empty() || rules.allowed.contains(value) {
+        let allowed = &rules.allowed;
+        if allowed.list.is_empty() || allowed.contains(value) {
             return;
         }
-        let names: Vec<String> = rules
-            .allowed
-            .iter()
-            .map(|allowed| match allowed {
+        self.tell(path, out, |at, _| {
+            if !self.may_tell(allowed.size) {
+                let mut error = Error::not_supported(at, value.clone(), &[]);
+                error.detail = "supported values: too many to be told".to_owned();
+                return error;
+            }
+            let name = |allowed: &Value| match allowed {
                 Value::String(text) => text.clone(),
                 other => crate::json::write(other),
-            })
-            .collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.tell(path, out, |at, _| Error::not_supported(at, value.clone(), &names));
+            };
+            let names: Vec<String> = allowed.list.iter().map(name).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            Error::not_supported(at, value.clone(), &names)
+        });
     }
 
     fn check_object(
@@ -493,6 +566,9 @@ impl Validator<'_> {
             }
         }
         if let Some(rules) = &node.rules {
+            if !self.step(rules.required.len()) {
+                return;
+            }
             for name in rules.required.iter().filter(|name| !entries.contains_key(*name)) {
                 self.tell(path, out, |_, path| Error::required(&self.at(&format!("{path}.{name}")), ""));
             }
@@ -552,11 +628,12 @@ impl Lists<'_> {
                     ListType::Atomic => {}
                     ListType::Set => repeated(items.iter().cloned(), path, complaints),
                     ListType::Map => {
-                        let odd = items.iter().position(|item| !item.is_object() && !item.is_null());
-                        if let Some(index) = odd {
+                        let mut places = items.iter().enumerate();
+                        let odd = places.find(|(_, item)| !item.is_object() && !item.is_null());
+                        if let Some((index, item)) = odd {
                             complaints.tell(&Trail::Item(path, index), |at| {
                                 let text = "must be an object for an array of list-type map";
-                                Error::invalid(at, items[index].clone(), text)
+                                Error::invalid(at, item.clone(), text)
                             });
                         } else {
                             let keys = items.iter().map(|item| {
