@@ -6,6 +6,9 @@
 //! The path of a request: `http::listener` → `http::front` → `serve` (identity, limits, authorisation) → `handlers` (decode,
 //! admit, validate, commit) → `store`. Native kinds and custom ones take the same path; `registry` holds the differences.
 
+// Most input here comes from outside. In tests, a panic is how a failure is reported.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod account;
 pub mod admin;
 pub mod admission;

@@ -122,7 +122,8 @@ impl Check {
 
     /// Checks the conditions of a policy if they changed, or if it changed whether they may use parameters.
     fn conditions_unless_same(&mut self, spec: &Value, old: Option<&Value>, path: &Path) {
-        let same = |field: &str| old.is_some_and(|old| old["spec"][field] == spec[field]);
+        let old = old.map(|old| &old["spec"]);
+        let same = |field: &str| old.is_some_and(|old| old[field] == spec[field]);
         if !same("paramKind") || !same("matchConditions") {
             self.conditions(spec, &path.child("matchConditions"));
         }

@@ -1,7 +1,5 @@
 //! The target of a request, read only from its method, path and query.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
-
 use apimachinery::names;
 use apimachinery::selector::{FieldSelector, LabelSelector};
 use http::Method;
