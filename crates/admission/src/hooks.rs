@@ -37,7 +37,7 @@ pub struct Hook {
     /// What else it needs to know, or does.
     pub wants: Wants,
     /// What the writer must be allowed to read.
-    pub(crate) rights: Rights,
+    pub(crate) rights: Option<Rights>,
     /// Where the rule lives in Karmada: refusals of compiled-in rules do not name a webhook.
     pub home: Home,
     /// What it does.
@@ -114,7 +114,13 @@ impl Hook {
 
     /// Returns what the writer of an object must be allowed to read. Those who may do everything need not be asked.
     pub fn rights(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Reading>, Denial> {
-        (self.rights)(request, object)
+        self.rights.map_or_else(|| Ok(Vec::new()), |rights| rights(request, object))
+    }
+
+    /// Says whether the control plane is asked before the rule answers, for other objects or for the rights of the writer. From the
+    /// answer, whoever sends a request of their own making would learn what others may read.
+    pub fn asks_control_plane(&self) -> bool {
+        self.rights.is_some() || self.wants != Wants::Nothing
     }
 
     /// Says whether the rule writes something itself.
@@ -143,7 +149,7 @@ const fn rule(name: &'static str, path: &'static str, kind: Kind, act: Act) -> H
         operations: WRITE,
         timeout_seconds: 3,
         wants: Wants::Nothing,
-        rights: |_, _| Ok(Vec::new()),
+        rights: None,
         home: Home::Webhook,
         act,
     }
@@ -339,7 +345,7 @@ pub static HOOKS: [Hook; 27] = [
     },
     Hook {
         wants: Wants::Quotas,
-        rights: rights::of_binding,
+        rights: Some(rights::of_binding),
         ..rule(
             "resourcebinding.karmada.io",
             "/validate-resourcebinding",
@@ -349,7 +355,7 @@ pub static HOOKS: [Hook; 27] = [
     },
     // Not a rule of Karmada: it is here for the rights alone.
     Hook {
-        rights: rights::of_binding,
+        rights: Some(rights::of_binding),
         ..rule(
             "clusterresourcebinding.karmada.io",
             "/validate-clusterresourcebinding",
@@ -372,7 +378,7 @@ pub static HOOKS: [Hook; 27] = [
     ),
     Hook {
         home: Home::ApiServer,
-        rights: rights::of_cluster,
+        rights: Some(rights::of_cluster),
         ..rule(
             "cluster.karmada.io",
             "/validate-cluster",
@@ -382,7 +388,7 @@ pub static HOOKS: [Hook; 27] = [
     },
     Hook {
         home: Home::ApiServer,
-        rights: rights::of_registry,
+        rights: Some(rights::of_registry),
         ..rule(
             "resourceregistry.karmada.io",
             "/validate-resourceregistry",
@@ -418,6 +424,22 @@ mod tests {
             let verb = if hook.mutates() { "/mutate-" } else { "/validate-" };
             assert!(hook.path.starts_with(verb), "{hook:?}");
         }
+    }
+
+    #[test]
+    fn finding_17_rules_that_ask_the_control_plane_are_known() {
+        let asking: Vec<&str> =
+            HOOKS.iter().filter(|hook| hook.asks_control_plane()).map(|hook| hook.path).collect();
+        assert_eq!(
+            asking,
+            [
+                "/validate-resourceinterpretercustomization",
+                "/validate-resourcebinding",
+                "/validate-clusterresourcebinding",
+                "/validate-cluster",
+                "/validate-resourceregistry",
+            ]
+        );
     }
 
     #[test]

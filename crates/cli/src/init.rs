@@ -198,12 +198,12 @@ async fn on_existing(arguments: &Arguments) -> anyhow::Result<()> {
     for name in [existing::WEBHOOK, existing::AGGREGATED].map(existing::secret_name) {
         let path = format!("/api/v1/namespaces/{}/secrets/{name}", segment(&arguments.host.namespace));
         match host.get(&path).await {
-            Ok(secret) => drop(known.insert(name, existing::serving(&secret)?)),
+            Ok(secret) => drop(known.insert(name, secret)),
             Err(error) if failure::is_not_found(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    let certificates = existing::Certificates::make(arguments, |name| known.remove(name))?;
+    let certificates = existing::Certificates::make(arguments, |name| known.get(name).cloned())?;
     let existing::Layout { programs, calls } = existing::layout(arguments, &certificates)?;
     for wanted in calls.iter().filter(|object| object["kind"] == "APIService") {
         let name = wanted["metadata"]["name"].as_str().unwrap_or("");
@@ -545,6 +545,11 @@ mod tests {
         let secret = found("Secret", "karmada-webhook-cert");
         let known = existing::serving(secret).expect("a certificate");
         assert_eq!(known.key, certificates.webhook.key);
+        let again = existing::Certificates::make(&arguments, |name| Some(found("Secret", name).clone()));
+        let again = again.expect("certificates");
+        assert_eq!(again.password, certificates.password);
+        let hooks = found("ValidatingWebhookConfiguration", "validating-config").to_string();
+        assert!(hooks.contains(&format!("/validate-cluster/{}\"", certificates.password)), "{hooks}");
         let wanted = found("APIService", "v1alpha1.search.karmada.io");
         existing::may_replace(wanted, wanted, false).expect("it is ours");
         let mut other = wanted.clone();

@@ -27,8 +27,19 @@ impl Place<'_> {
     }
 }
 
-/// Returns the mutating and the validating configuration from the table of rules, as Karmada's installers create them.
-pub fn webhooks(place: Place<'_>, authority: &str) -> [Value; 2] {
+/// The file beside a serving certificate that has what callers without a certificate show.
+pub const PASSWORD_FILE: &str = "caller-password";
+
+/// Makes what callers without a certificate show. An API server can show nothing but the path that its configuration has, whose parts
+/// are DNS labels.
+pub fn password() -> String {
+    let random: [u8; 20] = rand::random();
+    random.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the mutating and the validating configuration from the table of rules, as Karmada's installers create them. The paths of
+/// rules that ask the control plane end with the password, if callers need one.
+pub fn webhooks(place: Place<'_>, authority: &str, password: Option<&str>) -> [Value; 2] {
     [
         ("MutatingWebhookConfiguration", "mutating-config", true),
         ("ValidatingWebhookConfiguration", "validating-config", false),
@@ -39,12 +50,16 @@ pub fn webhooks(place: Place<'_>, authority: &str) -> [Value; 2] {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": kind,
             "metadata": { "name": name, "labels": { "app": "karmada-webhook" } },
-            "webhooks": hooks.map(|hook| webhook(hook, place, authority)).collect::<Vec<_>>(),
+            "webhooks": hooks.map(|hook| webhook(hook, place, authority, password)).collect::<Vec<_>>(),
         })
     })
 }
 
-fn webhook(hook: &Hook, place: Place<'_>, authority: &str) -> Value {
+fn webhook(hook: &Hook, place: Place<'_>, authority: &str, password: Option<&str>) -> Value {
+    let path = match password.filter(|_| hook.asks_control_plane()) {
+        Some(password) => format!("{}/{password}", hook.path),
+        None => hook.path.to_owned(),
+    };
     let operations: Vec<&str> = hook
         .operations
         .iter()
@@ -68,7 +83,7 @@ fn webhook(hook: &Hook, place: Place<'_>, authority: &str) -> Value {
             "resources": [hook.resource],
             "scope": scope,
         }],
-        "clientConfig": place.client_config(hook.path, authority),
+        "clientConfig": place.client_config(&path, authority),
         "failurePolicy": "Fail",
         "sideEffects": if hook.has_side_effects() { "NoneOnDryRun" } else { "None" },
         "admissionReviewVersions": ["v1"],
@@ -147,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_rule_is_registered_under_its_own_name() {
-        let [mutating, validating] = webhooks(Place::Url("https://w:443/"), "PEM");
+        let [mutating, validating] = webhooks(Place::Url("https://w:443/"), "PEM", None);
         let hooks = |object: &Value| object["webhooks"].as_array().expect("a list").clone();
         assert_eq!(hooks(&mutating).len() + hooks(&validating).len(), HOOKS.len());
         for object in [&mutating, &validating] {
@@ -169,7 +184,7 @@ mod tests {
     #[test]
     fn a_service_is_named_with_the_path_beside_it() {
         let place = Place::Service { namespace: "n", name: "w", port: 443 };
-        let [mutating, _] = webhooks(place, "PEM");
+        let [mutating, _] = webhooks(place, "PEM", None);
         let client = &mutating["webhooks"][0]["clientConfig"];
         let service =
             json!({ "namespace": "n", "name": "w", "port": 443, "path": "/mutate-propagationpolicy" });
@@ -180,6 +195,22 @@ mod tests {
         assert!(!converted.is_empty() && converted.len() < definitions.len());
         let client = &converted[0]["spec"]["conversion"]["webhook"]["clientConfig"];
         assert_eq!(client["service"]["path"], "/convert");
+    }
+
+    #[test]
+    fn finding_17_only_paths_of_rules_that_ask_the_control_plane_end_with_a_password() {
+        let password = password();
+        assert!(password.len() == 40 && password != super::password());
+        let [mutating, validating] = webhooks(Place::Url("https://w"), "PEM", Some(&password));
+        let paths = |object: &Value| -> Vec<String> {
+            let hooks = object["webhooks"].as_array().expect("a list");
+            let url = |hook: &Value| hook["clientConfig"]["url"].as_str().unwrap_or("").to_owned();
+            hooks.iter().map(url).filter(|url| url.contains(&password)).collect()
+        };
+        assert_eq!(paths(&mutating), Vec::<String>::new());
+        let asking = HOOKS.iter().filter(|hook| hook.asks_control_plane());
+        let expected: Vec<String> = asking.map(|hook| format!("https://w{}/{password}", hook.path)).collect();
+        assert_eq!(paths(&validating), expected);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::manifests::{LABEL, image, store};
 use super::{Arguments, DATA};
-use crate::registration::{self, Groups, Place};
+use crate::registration::{self, Groups, PASSWORD_FILE, Place};
 use crate::serving::{self, Serving};
 
 pub(crate) const CONTROLLERS: &str = "karmada-controllers";
@@ -94,23 +94,24 @@ impl Flags {
     }
 }
 
-/// The certificates of the two serving programs.
+/// The certificates of the two serving programs, and what the API server shows to the webhook server.
 pub(super) struct Certificates {
     pub(super) webhook: Serving,
     pub(super) aggregated: Serving,
+    pub(super) password: String,
 }
 
 impl Certificates {
-    /// Creates both, or reuses those that `known` has under the name of a program's Secret.
-    pub(super) fn make(
-        arguments: &Arguments,
-        mut known: impl FnMut(&str) -> Option<Serving>,
-    ) -> anyhow::Result<Self> {
-        let mut one = |name: &str| match known(&secret_name(name)) {
-            Some(known) => Ok(known),
+    /// Creates all, or reuses what `known` has: the Secret of a program, by its name.
+    pub(super) fn make(arguments: &Arguments, known: impl Fn(&str) -> Option<Value>) -> anyhow::Result<Self> {
+        let one = |name: &str| match known(&secret_name(name)) {
+            Some(secret) => serving(&secret),
             None => serving::make(name, &names(arguments, name)),
         };
-        Ok(Self { webhook: one(WEBHOOK)?, aggregated: one(AGGREGATED)? })
+        // Secrets of earlier versions have none.
+        let password = known(&secret_name(WEBHOOK)).and_then(|secret| part(&secret, PASSWORD_FILE));
+        let password = password.unwrap_or_else(registration::password);
+        Ok(Self { webhook: one(WEBHOOK)?, aggregated: one(AGGREGATED)?, password })
     }
 }
 
@@ -161,7 +162,9 @@ pub(super) fn layout(arguments: &Arguments, certificates: &Certificates) -> anyh
         }));
     }
     programs.extend(rights(namespace));
-    programs.push(secret(namespace, WEBHOOK, &certificates.webhook));
+    let mut webhook_secret = secret(namespace, WEBHOOK, &certificates.webhook);
+    webhook_secret["data"][PASSWORD_FILE] = encode(&certificates.password).into();
+    programs.push(webhook_secret);
     programs.push(secret(namespace, AGGREGATED, &certificates.aggregated));
     programs.extend(registration::definitions(webhook, trusted));
     programs.push(service(namespace, WEBHOOK, WEBHOOK_PORT));
@@ -170,7 +173,7 @@ pub(super) fn layout(arguments: &Arguments, certificates: &Certificates) -> anyh
 
     let groups = if arguments.existing.serve_metrics { Groups::AndMetrics } else { Groups::Karmada };
     let mut calls = registration::api_services(groups, namespace, AGGREGATED, PORT, also);
-    calls.extend(registration::webhooks(webhook, trusted));
+    calls.extend(registration::webhooks(webhook, trusted, Some(&certificates.password)));
     for object in &mut calls {
         mark(object, namespace);
     }
@@ -185,8 +188,11 @@ fn space(name: &str) -> Value {
     })
 }
 
+fn encode(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
 fn secret(namespace: &str, name: &str, serving: &Serving) -> Value {
-    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -418,14 +424,19 @@ fn controllers(arguments: &Arguments) -> Value {
 pub(super) const WORKLOADS: [(&str, &str); 3] =
     [(AGGREGATED, "statefulsets"), (WEBHOOK, "deployments"), (CONTROLLERS, "deployments")];
 
+/// Reads a text that a Secret holds.
+fn part(secret: &Value, key: &str) -> Option<String> {
+    let encoded = secret["data"][key].as_str()?;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).ok()?;
+    String::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+}
+
 /// Reads the certificate that a Secret holds.
 pub(super) fn serving(secret: &Value) -> anyhow::Result<Serving> {
-    let text = |key: &str| -> anyhow::Result<String> {
+    let text = |key: &str| {
         let name = secret["metadata"]["name"].as_str().unwrap_or("");
-        let encoded = secret["data"][key].as_str().unwrap_or("");
-        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).ok();
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| !text.is_empty());
-        text.ok_or_else(|| anyhow!("Secret {name} has no {key}; hint: delete it, and a new one is made"))
+        part(secret, key)
+            .ok_or_else(|| anyhow!("Secret {name} has no {key}; hint: delete it, and a new one is made"))
     };
     Ok(Serving { authority: text("ca.crt")?, certificate: text("tls.crt")?, key: text("tls.key")? })
 }
