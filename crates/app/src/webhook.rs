@@ -9,6 +9,7 @@ pub(crate) mod certificates;
 mod clients;
 mod listen;
 mod metrics;
+mod password;
 mod review;
 mod room;
 
@@ -24,6 +25,7 @@ use cli::registration::{self, Place};
 use tokio_util::sync::CancellationToken;
 
 use crate::environment::Environment;
+use self::review::Callers;
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
 
@@ -52,7 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     cert_extra_sans: Vec<String>,
     /// Certificates of the authority that signed the API server's client certificate. With it, reviews are answered only
-    /// to callers with such a certificate; without it, nothing that a review writes can be switched on.
+    /// to callers with such a certificate. Without it, reviews that ask the control plane are answered only at the paths that
+    /// --print-configuration prints, which end with a password, and nothing that a review writes can be switched on.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
     /// Common names of client certificates that are answered; by default all that the authority signed.
@@ -93,8 +96,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         &arguments.cert_extra_sans,
     )?;
     if arguments.print_configuration {
+        let password = match arguments.client_ca_file {
+            Some(_) => None,
+            None => Some(password::load_or_create(&arguments.cert_dir)?),
+        };
         let mut out = std::io::stdout().lock();
-        for object in registration::webhooks(Place::Url(&arguments.url), &certificates.authority) {
+        let place = Place::Url(&arguments.url);
+        for object in registration::webhooks(place, &certificates.authority, password.as_deref()) {
             writeln!(out, "---\n{object:#}")?;
         }
         return Ok(());
@@ -107,15 +115,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::warn!("rules that look at other objects will not answer: {error:#}");
         }
     }
-    let clients = match &arguments.client_ca_file {
-        Some(file) => Some(clients::Clients::load(file, &arguments.client_allowed_names)?),
-        None => None,
+    let callers = match &arguments.client_ca_file {
+        Some(file) => Callers::Certified(clients::Clients::load(file, &arguments.client_allowed_names)?),
+        None => Callers::Password(password::load_or_create(&arguments.cert_dir)?),
     };
     let settings = admission::Settings {
         features: arguments.feature_gates,
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
-    let reviewer = Arc::new(review::Reviewer::new(settings, environment, clients)?);
+    let reviewer = Arc::new(review::Reviewer::new(settings, environment, callers)?);
     let metrics_address = observability::address(&arguments.metrics_bind_address)
         .map_err(|error| anyhow::anyhow!("--metrics-bind-address: {error}"))?;
     let mut signals = Signals::listen()?;
@@ -236,7 +244,7 @@ mod tests {
         let known = clients::Clients::load(&file, &[]).unwrap();
         let gates = Features::default().with(api::features::FEDERATED_QUOTA_ENFORCEMENT, true);
         let settings = admission::Settings { features: gates, ..admission::Settings::default() };
-        let reviewer = review::Reviewer::new(settings, Arc::default(), Some(known)).unwrap();
+        let reviewer = review::Reviewer::new(settings, Arc::default(), Callers::Certified(known)).unwrap();
         let certificates =
             certificates::load_or_create(&dir.path().join("certs"), "tls.crt", "tls.key", &[]).unwrap();
         let tls = certificates.server("1.3", Some(clients::Clients::verifier())).unwrap();

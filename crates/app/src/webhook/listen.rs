@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics;
-use super::review::Reviewer;
+use super::review::{self, Reviewer};
 use super::room::{Limits, Room};
 
 /// How long a peer may take to send a review, and to be answered: longer than an API server may wait.
@@ -46,7 +46,7 @@ pub(super) async fn health(address: SocketAddr, stop: CancellationToken) -> anyh
 /// Answers the API server.
 struct Reviews {
     reviewer: Arc<Reviewer>,
-    /// For callers with a certificate that says who they are, and for all others.
+    /// For callers who have shown that they are API servers, and for all others.
     known: Room,
     strangers: Room,
 }
@@ -62,7 +62,7 @@ impl Host for Reviews {
     }
 
     async fn answer(&self, chain: Self::Peer, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let asked = metrics::begin(request.uri().path());
+        let asked = metrics::begin(review::Path::of(request.uri().path()).served);
         let answer = tokio::time::timeout(DEADLINE, serve(self, request, &chain)).await;
         let answer =
             answer.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT, "the review took too long"));
@@ -96,25 +96,30 @@ async fn serve(
     request: Request<Incoming>,
     chain: &[CertificateDer<'_>],
 ) -> Response<Full<Bytes>> {
-    let (reviewer, path) = (&reviews.reviewer, request.uri().path().to_owned());
-    if let Some(answer) = probe(&path) {
+    if let Some(answer) = probe(request.uri().path()) {
         return answer;
     }
+    let (reviewer, given) = (&reviews.reviewer, request.uri().path().to_owned());
+    let path = review::Path::of(&given);
     if request.method() != Method::POST {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "reviews are posted");
     }
-    if !reviewer.answers(&path, chain) {
-        return plain(
-            StatusCode::UNAUTHORIZED,
-            "reviews are for the API server: show a certificate of the authority in --client-ca-file",
-        );
-    }
-    let room = if reviewer.knows(chain) { &reviews.known } else { &reviews.strangers };
+    let Some(admitted) = reviewer.admit(&path, chain) else {
+        unknown_caller();
+        let hint = if reviewer.asks_certificates() {
+            "reviews are for the API server: show a certificate of the authority in --client-ca-file"
+        } else {
+            "reviews that ask the control plane are for the API server: apply what karmada webhook --print-configuration prints"
+        };
+        return plain(StatusCode::UNAUTHORIZED, hint);
+    };
+    let path = path.served;
+    let room = if admitted.known { &reviews.known } else { &reviews.strangers };
     let review = match room.read(request.into_body()).await {
         Ok(review) => review,
         Err((status, why)) => return plain(status, why),
     };
-    match reviewer.answer(&path, &review.body).await {
+    match reviewer.answer(path, &review.body).await {
         None => plain(StatusCode::NOT_FOUND, "404 page not found"),
         Some(answer) => {
             let allowed = answer.pointer("/response/allowed").and_then(serde_json::Value::as_bool);
@@ -126,6 +131,17 @@ async fn serve(
             response
         }
     }
+}
+
+/// Says once that somebody was not answered: it may be an API server whose configuration is older than this program.
+fn unknown_caller() {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "a review was refused because its sender is not known; if it was the API server, register this program again \
+             with --print-configuration"
+        );
+    });
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {

@@ -12,52 +12,87 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use super::clients::Clients;
+use super::password::is_same;
 use crate::environment::{Environment, Writer};
 
 /// Where bindings are converted.
 pub(super) const CONVERT: &str = "/convert";
+
+/// The path of a request, apart from what a caller shows at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Path<'a> {
+    pub(super) served: &'a str,
+    password: &'a str,
+}
+
+impl<'a> Path<'a> {
+    /// All rules have paths of one part.
+    pub(super) fn of(given: &'a str) -> Self {
+        match given.rsplit_once('/') {
+            Some((served, password)) if !served.is_empty() => Self { served, password },
+            _ => Self { served: given, password: "" },
+        }
+    }
+}
 
 /// Answers reviews.
 #[derive(Debug)]
 pub(super) struct Reviewer {
     settings: Settings,
     environment: Arc<Environment>,
-    /// The accepted callers; all callers if no review can write anything.
-    clients: Option<Clients>,
+    callers: Callers,
+}
+
+/// Who is told what others may read.
+#[derive(Debug)]
+pub(super) enum Callers {
+    /// Those with one of these certificates; nobody else gets any review.
+    Certified(Clients),
+    /// Those who show this at the end of the path.
+    Password(String),
+}
+
+/// Where a request leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Admitted {
+    /// Whether the caller is an API server.
+    pub(super) known: bool,
 }
 
 impl Reviewer {
-    /// Refuses settings with which a review writes, unless callers are authenticated.
+    /// Refuses settings with which a review writes, unless callers have certificates.
     pub(super) fn new(
         settings: Settings,
         environment: Arc<Environment>,
-        clients: Option<Clients>,
+        callers: Callers,
     ) -> anyhow::Result<Self> {
         let gate = features::FEDERATED_QUOTA_ENFORCEMENT;
-        if clients.is_none() && settings.features.enabled(gate) {
+        if matches!(callers, Callers::Password(_)) && settings.features.enabled(gate) {
             anyhow::bail!(
                 "--feature-gates {}=true makes reviews write to quotas, so it must be known who asks for one; name the \
                  authority of the API server's client certificate with --client-ca-file",
                 gate.name
             );
         }
-        Ok(Self { settings, environment, clients })
+        Ok(Self { settings, environment, callers })
     }
 
     /// Returns whether TLS must ask callers for certificates.
     pub(super) fn asks_certificates(&self) -> bool {
-        self.clients.is_some()
+        matches!(self.callers, Callers::Certified(_))
     }
 
-    /// Returns whether a caller with these certificates gets an answer at a path. Conversions are open to all: kube-apiserver
-    /// presents no certificate for them, and they write nothing.
-    pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
-        path == CONVERT || self.clients.is_none() || self.knows(chain)
-    }
-
-    /// Says whether these certificates are those of an API server.
-    pub(super) fn knows(&self, chain: &[CertificateDer<'_>]) -> bool {
-        self.clients.as_ref().is_some_and(|clients| clients.know(chain))
+    /// Returns whether a caller with these certificates gets an answer at a path; `None` if not. Conversions are open to all:
+    /// kube-apiserver presents no certificate for them, and they neither write nor ask for anything.
+    pub(super) fn admit(&self, path: &Path<'_>, chain: &[CertificateDer<'_>]) -> Option<Admitted> {
+        let (known, open) = match &self.callers {
+            Callers::Certified(clients) => (clients.know(chain), path.served == CONVERT),
+            Callers::Password(password) => {
+                let asks = HOOKS.iter().any(|hook| hook.path == path.served && hook.asks_control_plane());
+                (is_same(password, path.password), !asks)
+            }
+        };
+        (known || open).then_some(Admitted { known })
     }
 
     /// Answers a review that was sent to `path`; `None` if nothing is served there.
@@ -229,14 +264,37 @@ mod tests {
     use super::*;
 
     fn reviewer() -> Reviewer {
-        Reviewer::new(Settings::default(), Arc::default(), None).expect("nothing is written")
+        let callers = Callers::Password("secret".to_owned());
+        Reviewer::new(Settings::default(), Arc::default(), callers).expect("nothing is written")
+    }
+
+    #[test]
+    fn finding_17_strangers_learn_nothing_of_others_rights() {
+        let reviewer = reviewer();
+        let admit = |path: &str| reviewer.admit(&Path::of(path), &[]).map(|admitted| admitted.known);
+        for hook in &HOOKS {
+            let (plain, asks) = (hook.path, hook.asks_control_plane());
+            assert_eq!(admit(plain), (!asks).then_some(false), "{plain}");
+            assert_eq!(admit(&format!("{plain}/guessed")), (!asks).then_some(false), "{plain}");
+            assert_eq!(admit(&format!("{plain}/secret")), Some(true), "{plain}");
+        }
+        assert_eq!(admit(CONVERT), Some(false));
+        for path in
+            ["/secret", "/validate-cluster/", "/validate-cluster/x/secret", "/validate-cluster//secret"]
+        {
+            let served = Path::of(path).served;
+            let hook = HOOKS.iter().find(|hook| hook.path == served);
+            assert!(hook.is_none() || admit(path).is_none(), "{path}");
+        }
     }
 
     #[test]
     fn finding_17_quotas_are_not_charged_for_callers_that_nobody_knows() {
         let gates = features::Features::default().with(features::FEDERATED_QUOTA_ENFORCEMENT, true);
         let settings = Settings { features: gates, ..Settings::default() };
-        let error = Reviewer::new(settings, Arc::default(), None).expect_err("refused").to_string();
+        let error = Reviewer::new(settings, Arc::default(), Callers::Password(String::new()))
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains("--client-ca-file"), "{error}");
     }
 

@@ -102,7 +102,7 @@ pub(crate) async fn dense_reviews() -> Verdict {
     let (process, door) = webhook_of(&plane, &[]).await?;
     process.forget_peak();
     let dense = format!("{{\"request\":{{\"objects\":[{}0]}}}}", r#"{"":0},"#.repeat(900_000));
-    for path in ["convert", "validate-resourcebinding"] {
+    for path in ["convert", "validate-propagationpolicy"] {
         let posted = (0..8).map(|_| door.send("", "POST", path, dense.clone()));
         for answer in futures::future::join_all(posted).await {
             // Whoever is refused before all is sent may see no more than the end of the connection.
@@ -124,6 +124,27 @@ async fn webhook_of(plane: &Plane, further: &[&str]) -> Result<(Victim, Door), S
     let process = Victim::try_start(DESCRIPTORS, &[&place[..], &files, further].concat(), "ready").await?;
     let door = Door::new(address(&process.ready), &plane.folder("webhook").join("ca.crt"));
     Ok((process, door))
+}
+
+/// A review about somebody else tells what that one may read: it says who writes, and the answer depends on that one's rights.
+pub(crate) async fn rights_of_others() -> Verdict {
+    let plane = Plane::start(1024, &["--controllers", ""]).await;
+    let (_process, door) = webhook_of(&plane, &[]).await?;
+    let kind = json!({"group": "cluster.karmada.io", "version": "v1alpha1", "kind": "Cluster"});
+    let cluster = json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "m"},
+        "spec": {"syncMode": "Push", "apiEndpoint": "https://m", "secretRef": {"namespace": "other", "name": "treasure"}}});
+    let mut told = Vec::new();
+    for (user, groups) in [("tenant", json!([])), ("root", json!(["system:masters"]))] {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "kind": kind,
+            "name": "m", "operation": "CREATE", "userInfo": {"username": user, "groups": groups}, "object": cluster}});
+        for path in ["validate-cluster", "validate-cluster/0123456789abcdef0123", "validate-cluster/"] {
+            let answer = door.post("", path, &review).await;
+            if answer.text().contains("allowed") {
+                told.push(format!("{path} about {user}: {}", answer.brief()));
+            }
+        }
+    }
+    if told.is_empty() { Ok("strangers are not answered".to_owned()) } else { Err(told.join("; ")) }
 }
 
 /// A review that anybody may post charges a quota.
