@@ -223,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn finding_28_only_the_end_of_a_path_may_be_a_star_whatever_letters_it_has() {
+        for path in ["*", "/", "/*", "/healthz*", "/größe/é", "/é*"] {
+            assert!(is_valid_pattern(path), "{path}");
+        }
+        for path in ["", "healthz", "/*/é", "/a*b", "/**"] {
+            assert!(!is_valid_pattern(path), "{path}");
+        }
+    }
+
+    #[test]
     fn the_first_rule_that_fits_decides() {
         let policy = Policy::parse(
             "
