@@ -120,7 +120,7 @@ fn retain_generic(desired: &mut Value, observed: &Value) {
 /// ours win over the member's.
 fn retain_marks(desired: &mut Value, observed: &Value, section: &str, managed_keys: &str) {
     let managed: BTreeSet<&str> = observed.annotation(managed_keys).unwrap_or("").split(',').collect();
-    let marks = observed["metadata"][section].as_object().into_iter().flatten();
+    let marks = observed["metadata"].get(section).and_then(Value::as_object).into_iter().flatten();
     for (key, value) in marks {
         let Some(value) = value.as_str() else { continue };
         let labels = section == "labels";

@@ -15,6 +15,8 @@
 //! There is no clock, no randomness and no IO here. Functions that would change an object say whether they did,
 //! so that a controller never writes what is already right.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod activation;
 pub mod binding;
 pub mod claim;

@@ -175,7 +175,7 @@ fn completions(
         return Ok(None);
     }
     let total =
-        match &template["spec"]["completions"] {
+        match template["spec"].get("completions").unwrap_or(&Value::Null) {
             Value::Null => return Ok(None),
             value => value.as_i64().and_then(|total| i32::try_from(total).ok()).ok_or_else(|| {
                 Error::Field { object: template.describe(), path: "spec.completions", expected: "an integer" }

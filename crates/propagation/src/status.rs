@@ -6,6 +6,7 @@ use api::work::{
     ResourceIdentifier, Work,
 };
 use apimachinery::gvk::Gvk;
+use apimachinery::object::{child, fields};
 use apimachinery::patch::merge::drop_nulls;
 use interpreter::{Interpreter, Operation};
 use jiff::Timestamp;
@@ -200,9 +201,12 @@ pub async fn update_template(
 /// Keeps the quality-of-service class of a Pod. No report has it, and the API server puts it back when a write takes it out: without this
 /// every report would write the status again.
 fn keep_class(template: &Value, updated: &mut Value) {
-    let class = &template["status"]["qosClass"];
-    if template.kind() == "Pod" && class.is_string() && updated["status"].get("qosClass").is_none() {
-        updated["status"]["qosClass"] = class.clone();
+    let class = template["status"].get("qosClass").filter(|class| class.is_string());
+    if let Some(class) = class
+        && template.kind() == "Pod"
+        && updated["status"].get("qosClass").is_none()
+    {
+        child(fields(updated), "status").insert("qosClass".to_owned(), class.clone());
     }
 }
 

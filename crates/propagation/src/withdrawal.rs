@@ -116,7 +116,8 @@ impl Recent {
         self.forget(now);
         let mut losses = Losses::new();
         for (_, template, copies) in &self.0 {
-            *losses.entry(template.clone()).or_default() += copies;
+            let lost = losses.entry(template.clone()).or_default();
+            *lost = lost.saturating_add(*copies);
         }
         losses
     }

@@ -37,7 +37,7 @@ pub(super) struct Budget {
 impl Budget {
     /// Counts a rule that is about to be applied.
     pub(super) fn rule(&mut self, overriders: &Overriders) -> Result<(), Error> {
-        self.rules += 1;
+        self.rules = self.rules.saturating_add(1);
         self.entries = self.entries.saturating_add(entries(overriders));
         if self.rules > MAX_RULES {
             return Err(Error::TooManyRules);

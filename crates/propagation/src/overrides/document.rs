@@ -38,13 +38,13 @@ impl Document {
                 let Members(members) = serde_json::from_str(text)?;
                 let mut object = IndexMap::with_capacity(members.len());
                 for (key, value) in members {
-                    object.insert(key, Self::from_raw(value, depth + 1)?);
+                    object.insert(key, Self::from_raw(value, depth.saturating_add(1))?);
                 }
                 Self::Object(object)
             }
             Some(b'[') => {
                 let items: Vec<&RawValue> = serde_json::from_str(text)?;
-                let items = items.into_iter().map(|item| Self::from_raw(item, depth + 1));
+                let items = items.into_iter().map(|item| Self::from_raw(item, depth.saturating_add(1)));
                 Self::Array(items.collect::<Result<_, _>>()?)
             }
             _ => Self::Scalar(text.to_owned()),
@@ -148,7 +148,9 @@ impl Tree for Document {
 
     fn shifted_without(&self, key: &str) -> usize {
         match self {
-            Self::Object(members) => members.get_index_of(key).map_or(0, |index| members.len() - index),
+            Self::Object(members) => {
+                members.get_index_of(key).map_or(0, |index| members.len().saturating_sub(index))
+            }
             _ => 0,
         }
     }
@@ -171,8 +173,8 @@ impl Tree for Document {
     fn depth(&self) -> usize {
         match self {
             Self::Scalar(_) => 0,
-            Self::Array(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
-            Self::Object(members) => 1 + members.values().map(Self::depth).max().unwrap_or(0),
+            Self::Array(items) => items.iter().map(Self::depth).max().unwrap_or(0).saturating_add(1),
+            Self::Object(members) => members.values().map(Self::depth).max().unwrap_or(0).saturating_add(1),
         }
     }
 

@@ -15,7 +15,10 @@ pub(super) fn apply(
     let labels = section == "labels";
     for overrider in overriders {
         for (key, value) in &overrider.value {
-            let exists = !object["metadata"][section][key].is_null();
+            let exists = object["metadata"]
+                .get(section)
+                .and_then(|all| all.get(key))
+                .is_some_and(|old| !old.is_null());
             match overrider.operator {
                 OverriderOperator::Add => {}
                 OverriderOperator::Replace if exists => {}

@@ -36,7 +36,7 @@ struct Writer {
 impl Writer {
     fn put(&mut self, text: &str) {
         self.out.push_str(text);
-        self.column += text.chars().count();
+        self.column = self.column.saturating_add(text.chars().count());
     }
 
     fn line_break(&mut self) {
@@ -61,19 +61,19 @@ impl Writer {
             // A key of several lines, or a very long one, cannot stand before a colon on its line.
             if key.contains('\n') || key.len() > SIMPLE_KEY_LENGTH {
                 self.put("? ");
-                self.text(key, indent + 2, false);
+                self.text(key, indent.saturating_add(2), false);
                 self.line_break();
                 self.indent(indent);
                 self.put(": ");
-                self.item(&map[key], indent + 2);
+                self.item(&map[key], indent.saturating_add(2));
                 continue;
             }
-            self.text(key, indent + 2, true);
+            self.text(key, indent.saturating_add(2), true);
             self.put(":");
             match &map[key] {
                 Value::Object(inner) if !inner.is_empty() => {
                     self.line_break();
-                    self.mapping(inner, indent + 2, true);
+                    self.mapping(inner, indent.saturating_add(2), true);
                 }
                 Value::Array(items) if !items.is_empty() => {
                     self.line_break();
@@ -81,7 +81,7 @@ impl Writer {
                 }
                 scalar => {
                     self.put(" ");
-                    self.scalar(scalar, indent + 2);
+                    self.scalar(scalar, indent.saturating_add(2));
                     self.line_break();
                 }
             }
@@ -94,7 +94,7 @@ impl Writer {
                 self.indent(indent);
             }
             self.put("- ");
-            self.item(item, indent + 2);
+            self.item(item, indent.saturating_add(2));
         }
     }
 
@@ -154,7 +154,7 @@ impl Writer {
         let characters: Vec<char> = text.chars().collect();
         let mut after_space = false;
         for (index, character) in characters.iter().enumerate() {
-            let next_is_space = characters.get(index + 1).is_none_or(|next| *next == ' ');
+            let next_is_space = characters.get(index.saturating_add(1)).is_none_or(|next| *next == ' ');
             if *character == ' ' {
                 if !key && !after_space && self.column > WIDTH && index > 0 && !next_is_space {
                     self.line_break();
@@ -166,7 +166,7 @@ impl Writer {
             } else {
                 let before = self.out.len();
                 write(*character, &mut self.out);
-                self.column += self.out[before..].chars().count();
+                self.column = self.column.saturating_add(self.out[before..].chars().count());
                 after_space = false;
             }
         }
@@ -178,11 +178,15 @@ impl Writer {
         let mut after_space = false;
         for (index, character) in characters.iter().enumerate() {
             if *character == ' ' {
-                let inside = index > 0 && index + 1 < characters.len();
-                if !key && !after_space && self.column > WIDTH && inside {
+                let next = characters.get(index.saturating_add(1)).filter(|_| index > 0);
+                if !key
+                    && !after_space
+                    && self.column > WIDTH
+                    && let Some(next) = next
+                {
                     self.line_break();
                     self.indent(indent);
-                    if characters[index + 1] == ' ' {
+                    if *next == ' ' {
                         self.put("\\");
                     }
                 } else {
@@ -266,7 +270,7 @@ impl Shape {
         let (mut break_space, mut space_break) = (false, false);
         for (index, character) in characters.iter().enumerate() {
             let previous = index.checked_sub(1).and_then(|index| characters.get(index));
-            let next = characters.get(index + 1);
+            let next = characters.get(index.saturating_add(1));
             indicators |= match character {
                 '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@'
                 | '`'
@@ -358,7 +362,7 @@ fn sorted(mut keys: Vec<&String>) -> Vec<&String> {
     }
     let right = sorted(keys.split_off(keys.len() / 2));
     let left = sorted(keys);
-    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let mut merged = Vec::with_capacity(left.len().saturating_add(right.len()));
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
         let next = if natural_order(first, second).is_le() { left.next() } else { right.next() };
@@ -372,8 +376,7 @@ fn sorted(mut keys: Vec<&String>) -> Vec<&String> {
 /// Numbers within keys count by value, and letters come after everything else.
 fn natural_order(left: &str, right: &str) -> Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    for index in 0..a.len().min(b.len()) {
-        let (x, y) = (a[index], b[index]);
+    for (index, (&x, &y)) in a.iter().zip(&b).enumerate() {
         if x == y {
             continue;
         }
@@ -385,7 +388,7 @@ fn natural_order(left: &str, right: &str) -> Ordering {
         }
         // A leading zero only counts as one if no other digit came before it.
         let significant = (x == '0' || y == '0')
-            && a[..index].iter().rev().take_while(|c| c.is_ascii_digit()).any(|c| *c != '0');
+            && a.iter().take(index).rev().take_while(|c| c.is_ascii_digit()).any(|c| *c != '0');
         let start = i64::from(significant);
         let (x_value, x_end) = digits_from(&a, index, start);
         let (y_value, y_end) = digits_from(&b, index, start);
@@ -399,7 +402,7 @@ fn digits_from(text: &[char], from: usize, start: i64) -> (i64, usize) {
     let mut end = from;
     while let Some(digit) = text.get(end).and_then(|c| c.to_digit(10)) {
         value = value.wrapping_mul(10).wrapping_add(i64::from(digit));
-        end += 1;
+        end = end.saturating_add(1);
     }
     (value, end)
 }
