@@ -4,6 +4,8 @@
 //! Objects are `serde_json::Value` trees whose maps are ordered by key, so that equal objects have equal
 //! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod conditions;
 pub mod crd;
 pub mod depth;

@@ -3,8 +3,6 @@
 //! Every check returns the list of complaints, empty when the value is fine; the words are the ones that
 //! Kubernetes prints, so callers put them behind `Invalid value: …` unchanged.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
-
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";

@@ -7,8 +7,6 @@
 //! rounded away from zero so that asking for a little never becomes asking for nothing. The mantissa has 128 bits;
 //! results that would not fit saturate, where upstream would switch to big integers (beyond 10^29 for nano values).
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
-
 use std::cmp::Ordering;
 use std::fmt;
 use std::iter::Sum;

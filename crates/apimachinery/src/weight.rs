@@ -7,8 +7,6 @@
 //! What stands in a string is text: a dashboard in a ConfigMap has thousands of braces and is still one string. Up to the
 //! first mistake in a text this agrees with what a parser sees, and nothing behind it is built.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
-
 /// What a map takes: a node has room for eleven names and values, 24 and 32 bytes each.
 const MAP: usize = 640;
 /// What an item or a field takes beside its text: the value, and the slack of the list it is in.

@@ -9,8 +9,6 @@
 //!
 //! `write` is the way back.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
-
 use std::collections::{BTreeMap, HashSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle};
