@@ -48,9 +48,9 @@ const ATTEMPTS: usize = 5;
 
 /// Runs the three steps, and repeats them after a conflict if the controller can read the other write.
 pub async fn reconcile<C: Reconcile>(controller: &C, key: &C::Key) -> Outcome {
-    let mut attempt = 0;
+    let mut attempt = 0_usize;
     loop {
-        attempt += 1;
+        attempt = attempt.saturating_add(1);
         let error = match once(controller, key).await {
             Ok(outcome) => return outcome,
             Err(error) => error,

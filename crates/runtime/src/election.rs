@@ -148,14 +148,16 @@ async fn hold(
     let timing = attempt.candidate.timing;
     let mut asked = renewed;
     loop {
-        let deadline = renewed + timing.renew;
+        // What cannot be counted ends at once: a Lease may be lost, but not relied on for too long.
+        let deadline = renewed.checked_add(timing.renew).unwrap_or(renewed);
+        let next = asked.checked_add(timing.retry).unwrap_or(deadline);
         tokio::select! {
             () = ending.cancelled() => {
                 attempt.gauge().set(0);
                 attempt.give_back().await;
                 return;
             }
-            () = tokio::time::sleep_until(asked + timing.retry) => {}
+            () = tokio::time::sleep_until(next) => {}
         }
         asked = Instant::now();
         match tokio::time::timeout_at(deadline, attempt.once()).await {
@@ -294,13 +296,13 @@ impl View {
                 // Its holder may be more patient than we are, and relies on what it has written.
                 let said = current.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
                 let said = said.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-                if now < since + said.unwrap_or(lease) {
+                if since.checked_add(said.unwrap_or(lease)).is_none_or(|end| now < end) {
                     return Step::Wait;
                 }
-                spec.lease_transitions = Some(transitions + 1);
+                spec.lease_transitions = Some(transitions.saturating_add(1));
             }
             // It was given back.
-            _ => spec.lease_transitions = Some(transitions + 1),
+            _ => spec.lease_transitions = Some(transitions.saturating_add(1)),
         }
         // With its resource version, so that the first writer wins.
         Step::Update(Lease { spec: Some(spec), ..found.clone() })
@@ -412,6 +414,24 @@ mod tests {
         let odd = Timing { lease: Duration::from_millis(1_500), ..Timing::default() };
         let odd = Candidate { timing: odd, ..candidate("a") };
         assert_eq!(spec(View::default().step(None, &odd, start, at(0))).lease_duration_seconds, Some(2));
+    }
+
+    #[test]
+    fn finding_28_the_largest_numbers_in_a_lease_of_others_do_not_stop_an_election() {
+        let start = Instant::now();
+        for (holder, said) in [("a", Some(1)), ("", None)] {
+            let full = LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                lease_duration_seconds: said,
+                lease_transitions: Some(i32::MAX),
+                ..LeaseSpec::default()
+            };
+            let (lease, mut view) = (Lease { spec: Some(full), ..Lease::default() }, View::default());
+            view.note(&lease, start);
+            let taken = spec(view.step(Some(&lease), &candidate("b"), start + Duration::from_secs(1), at(1)));
+            assert_eq!(taken.holder_identity.as_deref(), Some("b"));
+            assert_eq!(taken.lease_transitions, Some(i32::MAX));
+        }
     }
 
     /// A server with one Lease, which stores writes immediately and answers them with a given delay.

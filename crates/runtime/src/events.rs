@@ -159,7 +159,7 @@ impl Events {
             Some("Work") => UNCROWDED,
             _ => CROWDED,
         };
-        if WAITING - self.0.capacity() > limit {
+        if WAITING.saturating_sub(self.0.capacity()) > limit {
             return;
         }
         let news = News { component, about, kind, reason, message };
@@ -207,14 +207,16 @@ impl Budget {
         if event.kind != "Normal" {
             return true;
         }
-        let elapsed = now.saturating_duration_since(self.filled).as_nanos() / PACE.as_nanos();
-        let more = u32::try_from(elapsed).unwrap_or(BURST).min(BURST);
-        self.left = (self.left + more).min(BURST);
+        let elapsed = now.saturating_duration_since(self.filled).as_nanos();
+        let paces = elapsed.checked_div(PACE.as_nanos()).unwrap_or(elapsed);
+        let more = u32::try_from(paces).unwrap_or(BURST).min(BURST);
+        self.left = self.left.saturating_add(more).min(BURST);
         // What is full needs no memory of the time before.
-        self.filled = if self.left == BURST { now } else { self.filled + PACE * more };
+        let filled = self.filled.checked_add(PACE.saturating_mul(more)).filter(|_| self.left < BURST);
+        self.filled = filled.unwrap_or(now);
         let reserve = if event.about.kind.as_deref() == Some("Work") { RESERVE } else { 0 };
         let allowed = self.left > reserve;
-        self.left -= u32::from(allowed);
+        self.left = self.left.saturating_sub(u32::from(allowed));
         allowed
     }
 }
@@ -230,7 +232,7 @@ async fn write(client: Client, receiver: Arc<Mutex<mpsc::Receiver<News>>>, stop:
             news = receiver.recv() => news,
         };
         let Some(news) = news else { return stop.cancelled().await };
-        counter += 1;
+        counter = counter.wrapping_add(1);
         if let Err(error) = write_one(&client, news, &mut memory, counter).await {
             // Events about an object in a namespace that is being deleted are refused, which is fine.
             tracing::debug!(%error, "event not written");
@@ -257,7 +259,7 @@ async fn write_one(
     let object = (&about.kind, &namespace, &about.name, &about.uid);
     let identity = memory.hasher.hash_one((object, news.component, news.reason, &news.message));
     if let Some(written) = memory.written.get_mut(&identity) {
-        written.count += 1;
+        written.count = written.count.saturating_add(1);
         if written.at.elapsed() < QUIET || !memory.budget.allows(&news, Instant::now()) {
             return Ok(());
         }

@@ -20,6 +20,8 @@
 //! | [`witness`] | whether a server's history is still the one that was seen |
 //! | [`metrics`] | the registry of this process |
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod controller;
 pub mod election;
 pub mod events;

@@ -48,7 +48,7 @@ impl<K: Eq + Hash + Clone> KeyLocks<K> {
         if state.locks.len() > state.limit {
             // Only this map has a reference to it: locks are handed out under the same mutex.
             state.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-            state.limit = MANY.max(2 * state.locks.len());
+            state.limit = MANY.max(state.locks.len().saturating_mul(2));
         }
         state.locks.entry(key.clone()).or_default().clone()
     }

@@ -300,8 +300,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         if self.again.remove(&key) {
             self.push(key, now);
         } else if let Some(rest) = rest {
-            self.counter += 1;
-            let turn = (now + rest.min(FARTHEST), self.counter);
+            self.counter = self.counter.wrapping_add(1);
+            let turn = (now.checked_add(rest.min(FARTHEST)).unwrap_or(now), self.counter);
             self.resting.insert(key.clone(), turn);
             self.turns.insert(turn, key);
         }

@@ -117,9 +117,9 @@ impl Supervisor {
         start: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     ) {
         let inner = self.0.clone();
-        self.0.known.lock().entry(name.clone()).or_default().running += 1;
+        self.0.started(&name);
         self.0.tasks.spawn(self.0.cut.clone().run_until_cancelled_owned(async move {
-            let mut deaths = 0;
+            let mut deaths = 0_u32;
             while !stop.is_cancelled() && !inner.stop.is_cancelled() {
                 let started = Instant::now();
                 let ended = AssertUnwindSafe(async { start().await }).catch_unwind().await;
@@ -130,7 +130,7 @@ impl Supervisor {
                     Ok(()) => "it ended".to_owned(),
                     Err(panic) => format!("it panicked: {}", message(panic.as_ref())),
                 };
-                deaths = if started.elapsed() < RECOVERED { deaths + 1 } else { 1 };
+                deaths = if started.elapsed() < RECOVERED { deaths.saturating_add(1) } else { 1 };
                 tracing::error!(task = name, how, deaths, "a task died and is started again");
                 inner.died(&name, how, deaths);
                 tokio::select! {
@@ -210,11 +210,17 @@ impl Inner {
         known.restarted = None;
     }
 
+    fn started(&self, name: &str) {
+        let mut known = self.known.lock();
+        let known = known.entry(name.to_owned()).or_default();
+        known.running = known.running.saturating_add(1);
+    }
+
     fn restarted(&self, name: &str) {
         let mut known = self.known.lock();
         let known = known.entry(name.to_owned()).or_default();
-        known.running += 1;
-        known.restarts += 1;
+        known.running = known.running.saturating_add(1);
+        known.restarts = known.restarts.saturating_add(1);
         known.restarted = Some(Instant::now());
         RESTARTS.get_or_create(&[("task", name.to_owned())]).inc();
     }

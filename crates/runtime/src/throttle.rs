@@ -52,7 +52,7 @@ impl<K: Eq + Hash + Clone> Throttle<K> {
         state.written.insert(key.clone(), now);
         if state.written.len() > state.limit {
             state.written.retain(|_, written| now.saturating_duration_since(*written) < STEP);
-            state.limit = MANY.max(2 * state.written.len());
+            state.limit = MANY.max(state.written.len().saturating_mul(2));
         }
     }
 }

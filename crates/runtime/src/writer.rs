@@ -8,6 +8,7 @@
 
 use std::fmt::Debug;
 
+use apimachinery::object::{child, fields};
 use apimachinery::patch::merge;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -265,7 +266,7 @@ impl Writer {
         change: impl Fn(&mut K) -> Result<(), Error>,
     ) -> Result<Option<K>, Error> {
         let mut seen = object.clone();
-        let mut attempt = 1;
+        let mut attempt = 1_usize;
         loop {
             let mut wanted = seen.clone();
             change(&mut wanted)?;
@@ -278,7 +279,7 @@ impl Writer {
                         return Ok(None);
                     }
                     seen = newer;
-                    attempt += 1;
+                    attempt = attempt.saturating_add(1);
                 }
                 result => return result,
             }
@@ -386,21 +387,19 @@ fn difference<K: Serialize>(
 }
 
 fn guarded(mut patch: Value, version: Option<&str>, guard: Guard) -> Value {
-    let shared = patch["metadata"].get("finalizers").is_some() || patch["spec"].get("requiredBy").is_some();
+    let shared = ["/metadata/finalizers", "/spec/requiredBy"].iter().any(|at| patch.pointer(at).is_some());
     if (shared || guard == Guard::Version)
         && let Some(version) = version
     {
-        if !patch["metadata"].is_object() {
-            patch["metadata"] = json!({});
-        }
-        patch["metadata"]["resourceVersion"] = version.into();
+        child(fields(&mut patch), "metadata").insert("resourceVersion".to_owned(), version.into());
     }
     patch
 }
 
 /// Returns the merge patch from one tree to another, for objects of any kind.
 pub fn tree_difference(old: &Value, new: &Value, guard: Guard) -> Option<Value> {
-    merge::diff(old, new).map(|patch| guarded(patch, old["metadata"]["resourceVersion"].as_str(), guard))
+    let version = old["metadata"].get("resourceVersion").and_then(Value::as_str);
+    merge::diff(old, new).map(|patch| guarded(patch, version, guard))
 }
 
 #[cfg(test)]

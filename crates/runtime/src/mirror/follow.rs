@@ -107,7 +107,7 @@ impl<T> Mirror<T> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let api = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let mut failures = 0;
+        let mut failures = 0_u32;
         // The revision up to which everything is known.
         let mut position = None;
         loop {
@@ -123,7 +123,7 @@ impl<T> Mirror<T> {
                     if last_try { TOO_LARGE_REST } else { FIRST_REST }
                 }
                 End::Failed { after_list } => {
-                    failures = if after_list { 1 } else { failures + 1 };
+                    failures = if after_list { 1 } else { failures.saturating_add(1) };
                     rest_after(failures)
                 }
             };
@@ -171,7 +171,7 @@ impl<T> Mirror<T> {
                     return Ok(());
                 }
                 Vouched::Unreachable => {
-                    *failures += 1;
+                    *failures = failures.saturating_add(1);
                     (rest, since) = (rest_after(*failures), Instant::now());
                 }
             }
@@ -422,5 +422,5 @@ fn earlier(known: &str, vouched: u64) -> String {
 pub(super) fn rest_after(failures: u32) -> Duration {
     let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
     let chance = std::hash::RandomState::new().hash_one(failures) % 1024;
-    rest + rest.mul_f64(chance as f64 / 1024.0 / 5.0)
+    rest.saturating_add(rest.mul_f64(chance as f64 / 1024.0 / 5.0))
 }

@@ -38,11 +38,12 @@ impl<T> Recent<T> {
             return;
         }
         match self.objects.insert(key.clone(), (size, object)) {
-            Some((before, _)) => self.size -= before,
+            Some((before, _)) => self.size = self.size.saturating_sub(before),
             None => self.order.push_back(key.clone()),
         }
-        self.size += size;
-        while self.size > LIMIT || self.order.len() > 2 * self.objects.len() + 16 {
+        self.size = self.size.saturating_add(size);
+        while self.size > LIMIT || self.order.len() > self.objects.len().saturating_mul(2).saturating_add(16)
+        {
             let Some(oldest) = self.order.pop_front() else { return };
             self.take(&oldest);
         }
@@ -51,7 +52,7 @@ impl<T> Recent<T> {
     /// Forgets an object, and returns it.
     pub(super) fn take(&mut self, key: &Key) -> Option<Arc<T>> {
         let (size, object) = self.objects.remove(key)?;
-        self.size -= size;
+        self.size = self.size.saturating_sub(size);
         Some(object)
     }
 }
