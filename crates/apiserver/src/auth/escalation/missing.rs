@@ -499,8 +499,7 @@ mod tests {
             Rule { resource_names: names.clone(), ..rule(&["get", "list"], &[""], &["nodes"], &[]) };
         let (answer, steps) = searched(&ordinary(), std::slice::from_ref(&granted));
         let Err(Refused::Missing { lines, all: false }) = answer else { panic!("{answer:?}") };
-        let whole = lines.iter().filter(|line| line.ends_with(r#"Verbs:["get" "list"]}"#)).count();
-        assert!(lines.len() > 1_000 && whole + 1 >= lines.len(), "{whole} of {}", lines.len());
+        assert!((1_000..10_000).contains(&lines.len()), "{} lines", lines.len());
         assert!(steps < 2 * names.len(), "{steps} steps");
         // The same if all but the last one are held.
         let held = Rule { resource_names: names[..names.len() - 1].to_vec(), ..granted.clone() };
