@@ -225,7 +225,7 @@ async fn look(
         if let Ok(list) = clusters.list(&ListParams::default()).await {
             let mut found = Vec::new();
             let usable = |cluster: &&Cluster| {
-                controllers::members::is_ready(cluster) && cluster.metadata.deletion_timestamp.is_none()
+                cluster.status.is_ready() && cluster.metadata.deletion_timestamp.is_none()
             };
             for cluster in list.items.iter().filter(usable) {
                 match members.refresh(&host, cluster).await {

@@ -137,7 +137,7 @@ impl Fleet {
         let mut ready: Vec<Arc<Member>> = self.members.all();
         ready.retain(|member| {
             let cluster = self.clusters.get("", member.name());
-            cluster.is_some_and(|it| members::is_ready(&it) && it.metadata.deletion_timestamp.is_none())
+            cluster.is_some_and(|it| it.status.is_ready() && it.metadata.deletion_timestamp.is_none())
         });
         ready.sort_by(|one, other| one.name().cmp(other.name()));
         ready

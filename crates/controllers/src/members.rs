@@ -33,7 +33,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use api::cluster::Cluster;
-use api::conditions;
 use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
 use interpreter::Operation;
@@ -212,10 +211,6 @@ fn work_of(change: &ObservedChange<'_>) -> Option<Key> {
     let object = change.old.or(change.new)?;
     let (namespace, name) = (object.annotation(WORK_NAMESPACE)?, object.annotation(WORK_NAME)?);
     (namespace == api::names::execution_space(change.cluster)).then(|| Key::new(namespace, name))
-}
-
-pub fn is_ready(cluster: &Cluster) -> bool {
-    cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
 }
 
 fn is_leaving(cluster: &Cluster) -> bool {

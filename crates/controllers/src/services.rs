@@ -31,7 +31,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::cluster::{APIEnablementStatus, Cluster};
-use api::conditions;
 use api::networking::{ClusterSelector, ExposureType, MultiClusterService};
 use k8s_openapi::api::core::v1::Namespace;
 use runtime::{Change, Key, Mirror};
@@ -42,10 +41,6 @@ pub(crate) use index::{Index, ServiceKey};
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SLICE_API: &str = "discovery.k8s.io/v1";
 const SLICE: &str = "EndpointSlice";
-
-fn is_ready(cluster: &Cluster) -> bool {
-    cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
-}
 
 /// Returns whether a member is known not to serve EndpointSlices.
 fn lacks_slices(cluster: &Cluster) -> bool {
@@ -145,6 +140,35 @@ mod tests {
             mirror.put(&Key::of(space.as_ref()), "7", space);
         }
         assert_eq!(with_space(&mirror), BTreeSet::from(["m2".to_owned()]));
+    }
+
+    #[test]
+    fn which_services_a_cluster_concerns() {
+        let services = Mirror::default();
+        for (name, providers, consumers) in [
+            ("all-to-m1", vec![], vec!["m1"]),
+            ("m1-to-all", vec!["m1"], vec![]),
+            ("m1-to-m2", vec!["m1"], vec!["m2"]),
+            ("m2-to-m3", vec!["m2"], vec!["m3"]),
+        ] {
+            let list = |names: Vec<&str>| -> serde_json::Value {
+                names.into_iter().map(|name| serde_json::json!({ "name": name })).collect()
+            };
+            let service: MultiClusterService = crate::fixtures::read(serde_json::json!({
+                "metadata": { "name": name, "namespace": "shop" },
+                "spec": {
+                    "types": ["CrossCluster"], "providerClusters": list(providers),
+                    "consumerClusters": list(consumers),
+                },
+            }));
+            services.put(&Key::of(&service), "7", Arc::new(service));
+        }
+        let found = |cluster: &str| -> BTreeSet<String> {
+            concerned(&services, cluster).into_iter().map(|key| key.name).collect()
+        };
+        assert_eq!(found("m1"), ["all-to-m1", "m1-to-all", "m1-to-m2"].map(str::to_owned).into());
+        assert_eq!(found("m3"), ["all-to-m1", "m1-to-all", "m2-to-m3"].map(str::to_owned).into());
+        assert_eq!(found("m9"), ["all-to-m1", "m1-to-all"].map(str::to_owned).into());
     }
 
     #[test]

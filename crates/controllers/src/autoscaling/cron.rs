@@ -21,6 +21,7 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
+use propagation::status::whole_seconds;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use workloads::cron::{Schedule, zone};
 
@@ -312,7 +313,7 @@ fn status(
 
 /// Inserts an execution before the earlier ones.
 fn note(history: &mut ExecutionHistory, done: &Done) {
-    let time = |time: Timestamp| Some(Time(Timestamp::from_second(time.as_second()).unwrap_or(time)));
+    let time = |time: Timestamp| Some(Time(whole_seconds(time)));
     let limit = |limit: Option<i32>| usize::try_from(limit.unwrap_or(HISTORY)).unwrap_or(0);
     let (schedule_time, execution_time) = (time(done.planned), time(done.at));
     match &done.error {

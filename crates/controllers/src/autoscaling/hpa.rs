@@ -38,7 +38,7 @@ use super::metrics;
 use super::pods::{Pods, Record};
 use super::scale::{self, Scale, Scales, gvk};
 use super::telemetry::METRICS;
-use crate::members::{Shared, is_ready};
+use crate::members::Shared;
 use crate::table::Start;
 use decide::{Fault, Measured, Plan, Target, View};
 
@@ -327,7 +327,7 @@ impl Controller {
                 self.shared.mirrors.clusters.get("", &target.name).ok_or_else(|| {
                     unknown(format!("clusters.cluster.karmada.io {:?} not found", target.name))
                 })?;
-            if is_ready(&cluster) {
+            if cluster.status.is_ready() {
                 ready.push(target.name.clone());
             }
         }

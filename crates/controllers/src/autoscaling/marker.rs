@@ -195,6 +195,9 @@ mod tests {
         let mine = || Some(scaler(json!({})));
         let other = || Some(scaler(json!({ "spec": { "scaleTargetRef": { "name": "other" } } })));
         let free = || Some(scaler(json!({ "metadata": { "labels": null }, "spec": null })));
+        let by_cluster_policy = json!({ "metadata": { "labels": {
+            PROPAGATION_POLICY_PERMANENT_ID: null, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID: "id",
+        } } });
         for (name, states, expected) in [
             ("a new one", vec![mine()], vec!["web"]),
             ("one that nobody propagates", vec![free()], vec![]),
@@ -207,6 +210,17 @@ mod tests {
             ("it is gone after its policy", vec![mine(), free(), None], vec!["web"]),
             ("one that nobody propagated is gone", vec![free(), None], vec![]),
             ("another kind", vec![Some(scaler(json!({ "kind": "Other" })))], vec![]),
+            (
+                "the kind of another group",
+                vec![Some(scaler(json!({ "apiVersion": "example.com/v1" })))],
+                vec![],
+            ),
+            (
+                "one that no policy has claimed",
+                vec![Some(scaler(json!({ "metadata": { "labels": null } })))],
+                vec![],
+            ),
+            ("one that a cluster policy has claimed", vec![Some(scaler(by_cluster_policy))], vec!["web"]),
         ] {
             let (mut scaled, mut old, mut found) = (Scaled::new(), None, BTreeSet::new());
             for new in states {

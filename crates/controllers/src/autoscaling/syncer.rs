@@ -233,6 +233,18 @@ mod tests {
             ),
             ("it has no placement", deployment(4, 6, json!({})), bound(4, &both, unplaced), Plan::NotOurs),
             (
+                "a Deployment of another group",
+                deployment(4, 6, json!({ "apiVersion": "example.com/v1" })),
+                bound(4, &both, json!({})),
+                Plan::NotOurs,
+            ),
+            (
+                "it is to have none, and has said nothing",
+                deployment(0, 6, json!({ "status": null })),
+                bound(0, &both, json!({})),
+                Plan::Right,
+            ),
+            (
                 "it says no number",
                 deployment(4, 6, json!({ "spec": { "replicas": null } })),
                 bound(4, &both, json!({})),

@@ -468,6 +468,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn time_is_counted_for_those_alone_that_are_watched() {
+        let world = World::new().await;
+        let controller = Controller::<ResourceBinding>::new(&world.plane);
+        let key = Key::new("default", "web");
+        let counted = |watch: &[&str]| {
+            controller.count(&key, &watch.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+            controller.since.lock().get(&key).cloned().unwrap_or_default()
+        };
+        let first = counted(&["m1", "m2"]);
+        let second = counted(&["m2", "m3"]);
+        assert_eq!(second.keys().collect::<Vec<_>>(), ["m2", "m3"], "m1 has recovered");
+        assert_eq!(second["m2"], first["m2"]);
+        assert_eq!(counted(&[]).len(), 0);
+    }
+
+    #[tokio::test]
     async fn the_time_that_has_passed_counts_until_the_eviction_is_written() {
         let world = World::new().await;
         let controller = Controller::<ResourceBinding>::new(&world.plane);
@@ -534,6 +550,9 @@ mod tests {
         closed.graceful = false;
         let plan = decide(&closed);
         assert!(plan.evict.is_empty() && plan.refused.is_some_and(|why| why.contains("GracefulEviction")));
+        let mut closed = lasting(view(&[("m1", "Unhealthy")], mode("Directly"), none()), "m1", 30);
+        closed.graceful = false;
+        assert_eq!(evicted(&decide(&closed)), ["m1"], "it needs no gate");
     }
 
     #[test]

@@ -385,6 +385,13 @@ mod tests {
             ("by fixed weights", divided(fixed), false),
             ("weighted without weights", divided(json!({ "replicaDivisionPreference": "Weighted" })), false),
             ("duplicated", strategy(json!({ "replicaSchedulingType": "Duplicated" })), false),
+            (
+                "duplicated, though it says how it would be divided",
+                strategy(
+                    json!({ "replicaSchedulingType": "Duplicated", "replicaDivisionPreference": "Aggregated" }),
+                ),
+                false,
+            ),
             ("no strategy", strategy(Value::Null), false),
             ("divided by nothing that is said", divided(json!({})), false),
             ("another kind", merged(aggregated(), job), false),

@@ -437,6 +437,8 @@ mod tests {
             task(json!({ "creationTimestamp": null }))
         ]));
         assert_eq!(age(START + 8, 8, &two), [28, 8, 0]);
+        let anew = tasks(json!([task(json!({ "creationTimestamp": "1970-01-01T00:16:47Z" }))]));
+        assert_eq!(age(START + 8, 8, &anew), [1], "it leaves the cluster once more");
         assert_eq!(age(START - 8, 8, &[]), [0; 0], "all are over");
         assert_eq!(age(START - 8, 9, &one), [0], "a task from the future");
         assert_eq!(age(START - 8, 12, &one), [3]);
@@ -475,6 +477,9 @@ mod tests {
         assert_eq!(age(900, true, None), 0);
         assert_eq!(age(1300, false, Some(1200)), 100, "it counts from the end of the outage");
         assert_eq!(age(1310, false, Some(1200)), 110);
+        let (mut ages, late) = (Ages::default(), Standing { halted: false, resumed: Some(start) });
+        let first = ages.of(&key, &tasks, TIMEOUT, (at(START + 400), after(10)), late);
+        assert_eq!(first, [SignedDuration::from_secs(400)], "an outage before the first sight is over");
 
         let held = |task: Value, item: Value| {
             let mut view = View { halted: true, ..view(task, item, none()) };

@@ -34,7 +34,7 @@ use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 use scheduler::trigger::{is_backed, is_suspended};
 
 use super::monitor::Monitor;
-use super::{Shared, Start, is_leaving, is_ready};
+use super::{Shared, Start, is_leaving};
 use crate::plane::StoredBinding;
 
 const COMPONENT: &str = "cluster-controller";
@@ -176,7 +176,7 @@ fn leave(view: &View) -> Plan {
     if !is_held(cluster) {
         return Plan::default();
     }
-    let agent_is_dead = cluster.spec.sync_mode == ClusterSyncMode::Pull && !is_ready(cluster);
+    let agent_is_dead = cluster.spec.sync_mode == ClusterSyncMode::Pull && !cluster.status.is_ready();
     let held = view.held.iter().filter(|_| agent_is_dead).map(|work| (work, finalizers::EXECUTION));
     let abandoned = view.abandoned.iter().map(|(work, finalizer)| (work, *finalizer));
     let release = held.chain(abandoned).map(|(work, finalizer)| (Key::of(work.as_ref()), finalizer));

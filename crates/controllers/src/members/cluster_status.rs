@@ -461,6 +461,34 @@ mod tests {
         assert_eq!((later.ready.status.as_str(), later.collect, later.back), ("True", true, false));
     }
 
+    #[test]
+    fn a_member_that_is_ill_but_still_believed_is_not_asked_for_more() {
+        let mut memory = Memory::default();
+        let first = memory.judge(None, &Seen::Health(Health::Healthy), at(0), secs(0), THRESHOLDS);
+        let ill = [Seen::Health(Health::Unhealthy), Seen::NoConnection("no secret".to_owned())];
+        for (seen, second) in ill.into_iter().zip([10, 20]) {
+            let next = memory.judge(Some(&first.ready), &seen, at(0), secs(second), THRESHOLDS);
+            assert_eq!((next.ready.status.as_str(), next.collect), ("True", false), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn what_users_are_told_of_a_member() {
+        for (seen, expected) in [
+            (Seen::Health(Health::Healthy), "cluster is healthy and ready to accept workloads"),
+            (
+                Seen::Health(Health::Unhealthy),
+                "cluster is reachable but health endpoint responded without ok",
+            ),
+            (Seen::Health(Health::Offline), "cluster is not reachable"),
+            (Seen::NoConnection("no secret".to_owned()), "failed to create a ClusterClient: no secret"),
+        ] {
+            let judged = Memory::default().judge(None, &seen, at(0), secs(0), THRESHOLDS);
+            let Condition { type_, message, .. } = &judged.ready;
+            assert_eq!((type_.as_str(), message.as_str()), ("Ready", expected), "{seen:?}");
+        }
+    }
+
     #[tokio::test]
     async fn whose_status_is_collected_here() {
         let secret = json!({ "spec": { "secretRef": { "namespace": "n", "name": "s" } } });
@@ -556,7 +584,7 @@ mod tests {
         for (found, status, reason, message) in cases {
             let made = completeness(&found, at(0));
             assert_eq!((made.status.as_str(), made.message.as_str()), (status, message));
-            assert_eq!(made.reason, reason);
+            assert_eq!((made.type_.as_str(), made.reason.as_str()), ("CompleteAPIEnablements", reason));
         }
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use member::Member;
 use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 
-use super::{Shared, is_leaving, is_ready};
+use super::{Shared, is_leaving};
 use crate::MyClusters;
 
 /// Starts to watch the clusters.
@@ -26,7 +26,7 @@ pub(super) fn keep(shared: &Arc<Shared>) {
             // Keys that waited while the member was unreachable are enqueued when it is back, or when it
             // leaves for good.
             if let Some(new) = new {
-                let came_back = is_ready(new) && !old.is_some_and(is_ready);
+                let came_back = new.status.is_ready() && !old.is_some_and(|old| old.status.is_ready());
                 let leaves = old.map(is_leaving) != Some(is_leaving(new));
                 if came_back || leaves {
                     shared.enqueue_works_of(name);

@@ -204,6 +204,7 @@ async fn write(shared: &Shared, name: &str, cluster: &Cluster, verdict: Conditio
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     use super::*;
@@ -245,10 +246,8 @@ mod tests {
         let mut signs = Signs::first(&silent, now, seen);
         assert_eq!(signs.step(&silent, None, clocks.at(60), GRACE), None);
         let verdict = signs.step(&silent, None, clocks.at(61), GRACE).unwrap();
-        assert_eq!(
-            (verdict.status.as_str(), verdict.reason.as_str()),
-            ("Unknown", "ClusterStatusNeverUpdated")
-        );
+        let Condition { type_, status, reason, .. } = &verdict;
+        assert_eq!([type_, status, reason], ["Ready", "Unknown", "ClusterStatusNeverUpdated"]);
         assert_eq!(verdict.message, "Cluster status controller never posted cluster status.");
     }
 
@@ -260,11 +259,40 @@ mod tests {
         assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(30), GRACE), None);
         assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(70), GRACE), None);
         let verdict = signs.step(&ready, Some(at(30)), clocks.at(71), GRACE).unwrap();
-        assert_eq!((verdict.status.as_str(), verdict.reason.as_str()), ("Unknown", "ClusterStatusUnknown"));
+        let Condition { type_, status, reason, .. } = &verdict;
+        assert_eq!([type_, status, reason], ["Ready", "Unknown", "ClusterStatusUnknown"]);
         assert_eq!(verdict.message, "Cluster status controller stopped posting cluster status.");
         let unknown = cluster(Some("Unknown"));
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(72), GRACE), None);
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(172), GRACE), None);
+    }
+
+    #[test]
+    fn silence_of_a_cluster_that_reported_counts_from_the_first_check() {
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(1_000);
+        let mut signs = Signs::first(&ready, now, seen);
+        assert_eq!(signs.step(&ready, None, clocks.at(1_040), GRACE), None);
+        assert!(signs.step(&ready, None, clocks.at(1_041), GRACE).is_some());
+        // Its clock is ahead of ours.
+        let mut silent = cluster(None);
+        silent.metadata.creation_timestamp = Some(Time(at(2_000)));
+        let mut signs = Signs::first(&silent, now, seen);
+        assert_eq!(signs.step(&silent, None, clocks.at(1_060), GRACE), None);
+        assert!(signs.step(&silent, None, clocks.at(1_061), GRACE).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_silence() {
+        let view = |renewed: Result<Option<Timestamp>, String>| {
+            let (now, seen) = Clocks::new().at(0);
+            let signs = Some(Signs::first(&cluster(Some("True")), now, seen));
+            let at = seen + Duration::from_secs(100);
+            View { cluster: Arc::new(cluster(Some("True"))), renewed, signs, grace: GRACE, at }
+        };
+        assert!(matches!(decide(&view(Err("why".to_owned())), at(100)), Plan::Nothing(_)));
+        assert!(matches!(decide(&view(Ok(None)), at(100)), Plan::Note { verdict: Some(_), .. }));
+        assert!(matches!(decide(&view(Ok(Some(at(99)))), at(100)), Plan::Note { verdict: None, .. }));
     }
 
     #[test]

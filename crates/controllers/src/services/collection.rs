@@ -31,7 +31,7 @@ use serde_json::Value;
 
 use super::index::{Role, cluster_of, roles};
 use super::works::Token;
-use super::{SERVICE_NAME, SLICE, SLICE_API, ServiceKey, is_ready};
+use super::{SERVICE_NAME, SLICE, SLICE_API, ServiceKey};
 use crate::members::Shared;
 use crate::plane::works::identified;
 use crate::table::Start;
@@ -194,7 +194,7 @@ impl Reconcile for Controller {
         let enabled = shared.collection.enabled;
         let requested = enabled.multi_cluster.then_some(requested);
         // A member that is unreachable is reconciled when it is back.
-        let member = shared.members.get(&key.cluster).filter(|_| is_ready(&cluster));
+        let member = shared.members.get(&key.cluster).filter(|_| cluster.status.is_ready());
         let mut view = View {
             key: key.clone(),
             exported: None,

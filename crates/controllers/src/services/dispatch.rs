@@ -24,7 +24,7 @@ use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use super::index::{Role, roles};
 use super::told::tell;
 use super::works::Token;
-use super::{cluster_of_changed_space, concerned, is_ready, lacks_slices, with_space};
+use super::{cluster_of_changed_space, concerned, lacks_slices, with_space};
 use crate::plane::Plane;
 use crate::plane::works::identified;
 use crate::table::Start;
@@ -80,7 +80,11 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
         move |change| {
             let look = |cluster: &Option<Arc<api::cluster::Cluster>>| {
                 cluster.as_deref().map(|cluster| {
-                    (is_ready(cluster), lacks_slices(cluster), cluster.metadata.deletion_timestamp.is_some())
+                    (
+                        cluster.status.is_ready(),
+                        lacks_slices(cluster),
+                        cluster.metadata.deletion_timestamp.is_some(),
+                    )
                 })
             };
             if look(&change.old) == look(&change.new) {

@@ -427,7 +427,22 @@ mod tests {
         let expected = json!([
             { "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "h2c" }, { "port": 53, "protocol": "UDP" },
         ]);
-        assert_eq!(json!(service.spec.unwrap_or_default().ports), expected);
+        assert_eq!(
+            (service.metadata.name.as_deref(), service.metadata.namespace.as_deref()),
+            (Some("derived-web"), Some("shop"))
+        );
+        let spec = service.spec.unwrap_or_default();
+        assert_eq!(spec.type_.as_deref(), Some("ClusterIP"));
+        assert_eq!(json!(spec.ports), expected);
+    }
+
+    #[test]
+    fn addresses_of_an_import_are_those_of_its_service() {
+        let import = import(json!({ "spec": { "ips": ["10.0.0.1", "10.0.0.2"] } }));
+        let Plan::Create { addresses, .. } = decide(&View { import, derived: None }) else {
+            panic!("it is made")
+        };
+        assert_eq!(json!(addresses), json!([{ "ip": "10.0.0.1" }, { "ip": "10.0.0.2" }]));
     }
 
     #[test]
@@ -445,6 +460,11 @@ mod tests {
             port("TCP", json!({ "name": "tcp", "targetPort": 5300, "nodePort": 30000 })),
         ];
         assert_eq!(super::merged(Some(existing), wanted), expected, "of its own protocol");
+        let two = || vec![port("TCP", json!({})), port("TCP", json!({ "port": 54 }))];
+        let mut existing = two();
+        existing[0].node_port = Some(30000);
+        existing[1].node_port = Some(30001);
+        assert_eq!(super::merged(Some(existing.clone()), two()), existing, "of its own number");
         let new = vec![port("SCTP", json!({}))];
         assert_eq!(super::merged(None, new.clone()), new);
     }
@@ -460,7 +480,10 @@ mod tests {
         } });
         let elsewhere =
             json!({ "spec": { "type": "ExternalName", "externalName": "elsewhere.example.com" } });
-        for changed in [balancer, elsewhere] {
+        let pinned = json!({ "spec": {
+            "type": "LoadBalancer", "loadBalancerIP": "192.0.2.1", "loadBalancerSourceRanges": ["10.0.0.0/8"],
+        } });
+        for changed in [balancer, elsewhere, pinned] {
             let derived = derived(merged(kept.clone(), changed));
             let Plan::Update { service: Some(service), .. } =
                 decide(&View { import: import(json!({})), derived })

@@ -27,7 +27,7 @@ use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use super::index::{Role, cluster_of, roles};
 use super::works::{Token, is_going, label, manifest, offered, service_of};
-use super::{SERVICE_NAME, SLICE, is_ready};
+use super::{SERVICE_NAME, SLICE};
 use crate::plane::Plane;
 use crate::table::Start;
 
@@ -76,7 +76,8 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     plane.mirrors.clusters.subscribe({
         let (plane, pushed) = (plane.clone(), queue.clone());
         move |change| {
-            if change.old.as_deref().map(is_ready) != change.new.as_deref().map(is_ready) {
+            let ready = |cluster: &Option<Arc<Cluster>>| cluster.as_deref().map(|it| it.status.is_ready());
+            if ready(&change.old) != ready(&change.new) {
                 for work in plane.services.collected_in(&change.key.name) {
                     pushed.push(work);
                 }
@@ -148,7 +149,8 @@ pub(crate) struct Plan {
 fn decide(view: &View) -> Plan {
     let mut plan = Plan::default();
     let wanted = view.work.as_deref().and_then(|work| {
-        let offered = !is_going(work) && !view.elsewhere && view.cluster.as_deref().is_some_and(is_ready);
+        let is_ready = view.cluster.as_deref().is_some_and(|cluster| cluster.status.is_ready());
+        let offered = !is_going(work) && !view.elsewhere && is_ready;
         offered.then(|| desired(&view.key, work)).flatten()
     });
     for slice in &view.imported {
@@ -424,5 +426,12 @@ mod tests {
         assert_eq!(labels[SERVICE_NAME], "derived-web");
         assert_eq!(labels[ENDPOINT_SLICE_MANAGED_BY], "endpointslice-controller.karmada.io");
         assert_eq!(labels[WORK_PERMANENT_ID], "id");
+        assert_eq!(work_of(&slice()), Some(Key::of(work(json!({})).as_ref())));
+        let notes = metadata.annotations.expect("annotations");
+        assert_eq!(notes["work.karmada.io/namespace"], "karmada-es-m1");
+        let unmarked = |key: &str| {
+            work_of(&read(merged(json!(slice()), json!({ "metadata": { "annotations": { key: null } } }))))
+        };
+        assert_eq!([unmarked(WORK_NAMESPACE), unmarked(WORK_NAME)], [None, None]);
     }
 }

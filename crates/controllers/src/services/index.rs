@@ -188,11 +188,50 @@ mod tests {
     }
 
     #[test]
+    fn works_are_found_by_their_service_as_it_is_now() {
+        let index = Index::default();
+        let named = |service: &str| {
+            let [namespace, name] = Token::ServiceExport.labels();
+            slice_work(json!({ namespace: "shop", name: service }), json!({}))
+        };
+        let key = Key::new("karmada-es-m1", "web-1");
+        let note = |old: Option<&str>, new: Option<&str>| {
+            let (old, new) = (old.map(named), new.map(named));
+            index.note_work(&Change { key: &key, old, new, ours: false, initial: false });
+        };
+        let of = |service: &str| index.works(&Key::new("shop", service));
+        let concerned = |cluster: &str| {
+            let all = index.of_cluster(cluster).into_iter();
+            all.map(|one| format!("{} {}", one.cluster, one.service)).collect::<Vec<_>>()
+        };
+        let found = [(key.clone(), Role::Collected)];
+        note(None, Some("web"));
+        assert_eq!(of("web"), found);
+        note(Some("web"), Some("web"));
+        assert_eq!(of("web"), found);
+        assert_eq!((concerned("m1"), concerned("m2")), (vec!["m1 shop/web".to_owned()], vec![]));
+        assert_eq!((index.collected_in("m1"), index.collected_in("m2")), (vec![key.clone()], vec![]));
+        note(Some("web"), Some("api"));
+        assert_eq!((of("web"), of("api")), (vec![], found.to_vec()), "it is of another Service by now");
+        assert_eq!(concerned("m1"), ["m1 shop/api"]);
+        note(Some("api"), None);
+        assert!(of("api").is_empty() && concerned("m1").is_empty() && index.collected_in("m1").is_empty());
+
+        let [namespace, name] = Token::MultiClusterService.labels();
+        let asks = work("m1", json!({ "metadata": { "labels": { namespace: "shop", name: "web" } } }));
+        index.note_work(&Change { key: &key, old: None, new: Some(asks), ours: false, initial: false });
+        assert_eq!(of("web"), [(key.clone(), Role::Request)]);
+        assert_eq!(index.collected_in("m1"), [], "nothing was collected");
+    }
+
+    #[test]
     fn slices_are_found_by_their_service_as_it_is_now() {
         let index = Index::default();
         let slice = |service: &str| json!({ "metadata": { "name": "s", "namespace": "shop", "labels": { SERVICE_NAME: service } } });
         let key = |name: &str| ServiceKey { cluster: "m1".to_owned(), service: Key::new("shop", name) };
         assert_eq!(index.note_slice("m1", None, Some(&slice("web"))), [key("web")]);
+        assert_eq!(index.slices(&key("web")), [Key::new("shop", "s")]);
+        assert_eq!(index.note_slice("m1", Some(&slice("web")), Some(&slice("web"))), [key("web")], "once");
         assert_eq!(index.slices(&key("web")), [Key::new("shop", "s")]);
         assert_eq!(
             index.note_slice("m1", Some(&slice("web")), Some(&slice("api"))),

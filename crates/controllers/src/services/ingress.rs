@@ -37,8 +37,8 @@ use propagation::{Object, Reference as _};
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
+use super::MOST_WARNINGS;
 use super::index::{Role, cluster_of, roles};
-use super::{MOST_WARNINGS, is_ready};
 use crate::plane::Plane;
 use crate::table::Start;
 
@@ -354,7 +354,7 @@ fn has_derived(import: &ServiceImport) -> bool {
 
 /// Returns whether the endpoints of a cluster are in use. Those of one that is lost, or leaves, are in no other cluster.
 fn has_endpoints(cluster: &Cluster) -> bool {
-    is_ready(cluster) && cluster.metadata.deletion_timestamp.is_none()
+    cluster.status.is_ready() && cluster.metadata.deletion_timestamp.is_none()
 }
 
 /// Returns the clusters among those with endpoints from which slices of a Service were collected.
@@ -726,6 +726,26 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_brings_its_ingress_to_the_entries() {
+        let view = view(multi(json!({})), made(json!({})));
+        let Some(Step::CreateBinding(binding)) = decide(&view).steps.pop() else { panic!("it is bound") };
+        let ObjectMeta { name, namespace, finalizers, labels, owner_references, .. } = binding.metadata;
+        assert_eq!((name.as_deref(), namespace.as_deref()), (Some("shop-ingress"), Some("d")));
+        assert_eq!(finalizers, Some(vec!["karmada.io/binding-controller".to_owned()]));
+        assert_eq!(labels, Some([(BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned())].into()));
+        let owners: Vec<String> = owner_references
+            .unwrap_or_default()
+            .into_iter()
+            .map(|owner| format!("{} {}", owner.kind, owner.uid))
+            .collect();
+        assert_eq!(owners, ["Ingress i"]);
+        let of = binding.spec.resource;
+        let named = [&of.api_version, &of.kind, &of.namespace, &of.name, &of.uid].map(String::as_str);
+        assert_eq!(named, ["networking.k8s.io/v1", "Ingress", "d", "shop", "i"]);
+        assert!(binding.spec.propagate_deps);
+    }
+
+    #[test]
     fn what_others_changed_in_the_binding_is_put_right() {
         let mut bound = view(multi(json!({})), made(json!({})));
         let Some(Step::CreateBinding(binding)) = decide(&bound).steps.pop() else { panic!("it is bound") };
@@ -837,6 +857,17 @@ mod tests {
         assert_eq!(words(&decide(&again)), [waits]);
         again.binding = Some(Arc::new(read(merged(binding.clone(), deleting()))));
         assert_eq!(words(&decide(&again)), [waits]);
+        let mut going = view(multi(json!({})), made(json!({})));
+        going.binding = Some(Arc::new(read(merged(binding.clone(), deleting()))));
+        assert_eq!(words(&decide(&going)), [waits], "it goes, though its Ingress stays");
+        let mut owned = view(multi(json!({})), made(json!({})));
+        let others = json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": "App", "name": "a", "uid": "a" }] } });
+        owned.binding = Some(Arc::new(read(merged(binding.clone(), others))));
+        assert_eq!(
+            words(&decide(&owned)),
+            Vec::<String>::new(),
+            "it is of this one, and somebody else owns it, too"
+        );
         let left = merged(binding, json!({ "metadata": { "ownerReferences": null } }));
         again.binding = Some(Arc::new(read(left)));
         let plan = decide(&again);
@@ -857,6 +888,10 @@ mod tests {
         assert_eq!(
             told(&|view| view.clusters = ["m1".to_owned()].into()),
             ["no cluster is named m2; correct the annotation networking.karmada.io/entry-clusters"]
+        );
+        assert_eq!(
+            told(&|view| view.clusters = BTreeSet::new()),
+            ["no cluster is named m1, m2; correct the annotation networking.karmada.io/entry-clusters"]
         );
         let here = |name: &str| (name.to_owned(), BTreeSet::from(["m1".to_owned()]));
         assert_eq!(

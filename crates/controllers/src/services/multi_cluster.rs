@@ -16,6 +16,7 @@ mod on_server;
 
 use std::sync::Arc;
 
+use api::cluster::Cluster;
 use api::conditions::multi_cluster_service as conditions;
 use api::labels::{RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers};
 use api::names;
@@ -29,7 +30,6 @@ use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use super::index::{Role, roles};
-use super::is_ready;
 use super::told::tell;
 use crate::plane::Plane;
 use crate::plane::templates::TemplateKey;
@@ -89,8 +89,8 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
     plane.mirrors.clusters.subscribe({
         let (plane, pushed) = (plane.clone(), queue.clone());
         move |change| {
-            let look = |cluster: &Option<Arc<_>>| {
-                cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
+            let look = |cluster: &Option<Arc<Cluster>>| {
+                cluster.as_deref().map(|cluster| (cluster.status.is_ready(), super::lacks_slices(cluster)))
             };
             if look(&change.old) == look(&change.new) {
                 return;

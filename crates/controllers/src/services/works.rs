@@ -297,7 +297,7 @@ pub(super) fn dispatched(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::work;
+    use crate::fixtures::{deleting, merged, read, work};
 
     fn offering(namespace: &str, addresses: &[&[&str]]) -> Option<Vec<Value>> {
         let endpoints: Vec<Value> = addresses.iter().map(|all| json!({ "addresses": all })).collect();
@@ -325,6 +325,85 @@ mod tests {
             stored.spec.workload.manifests.iter_mut().for_each(drop_nulls);
             assert_eq!(wanted.ensure(Some(&stored)), Ensure::Nothing, "{}", wanted.key());
         }
+    }
+
+    #[test]
+    fn what_it_takes_to_make_a_work_be_as_wanted() {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": [{ "addresses": ["10.0.0.1"] }],
+        });
+        let (service, token) = (Key::new("shop", "web"), Token::ServiceExport);
+        let wanted = collected("m1", &slice, &service, &BTreeSet::from([token])).expect("a Work");
+        let Ensure::Create(mut stored) = wanted.ensure(None) else { panic!("it is made") };
+        identify(&mut stored, "id");
+        let changed = |change: Value| -> Work { read(merged(json!(stored), change)) };
+        let metadata = |change: Value| changed(json!({ "metadata": change }));
+        let whole = changed(json!({}));
+        assert_eq!(wanted.ensure(Some(&whole)), Ensure::Nothing);
+        assert_eq!(wanted.ensure(Some(&changed(deleting()))), Ensure::Wait, "it goes");
+        let theirs = json!({ "labels": { "x": "y" }, "annotations": { "x": "y" }, "finalizers": [token.finalizer(), "x"] });
+        assert_eq!(wanted.ensure(Some(&metadata(theirs))), Ensure::Nothing, "others have added to it");
+        let [namespace, name] = token.labels();
+        let [multi_namespace, multi_name] = Token::MultiClusterService.labels();
+        for (what, change) in [
+            ("the namespace of its Service", json!({ "labels": { namespace: "other" } })),
+            ("the name of its Service", json!({ "labels": { name: null } })),
+            ("its finalizer", json!({ "finalizers": null })),
+            ("what it holds", json!({})),
+            (
+                "a label that it must not have",
+                json!({ "labels": { multi_namespace: "shop", multi_name: "web" } }),
+            ),
+        ] {
+            let mut old = metadata(change);
+            if what == "what it holds" {
+                old.spec.workload.manifests[0]["endpoints"] = json!([]);
+            }
+            let Ensure::Update(updated) = wanted.ensure(Some(&old)) else { panic!("{what} is put right") };
+            assert_eq!(*updated, whole, "{what}");
+        }
+        let wanted = dispatched(&service, &slice, "m1", "m2").expect("a Work");
+        let Ensure::Create(mut stored) = wanted.ensure(None) else { panic!("it is made") };
+        identify(&mut stored, "id");
+        let unmarked: Work = read(merged(json!(stored), json!({ "metadata": { "annotations": null } })));
+        assert_eq!(wanted.ensure(Some(&unmarked)), Ensure::Update(stored), "where it is from");
+    }
+
+    #[test]
+    fn a_request_holds_its_service_and_is_never_carried_out() {
+        let multi = json!({
+            "metadata": { "name": "web", "namespace": "shop", "labels": { MULTI_CLUSTER_SERVICE_PERMANENT_ID: "id" } },
+            "spec": { "types": ["CrossCluster"] },
+        });
+        let Ensure::Create(work) = request(&read(multi), "m1").expect("a Work").ensure(None) else {
+            panic!("it is made")
+        };
+        let manifest = &work.spec.workload.manifests[0];
+        assert_eq!(manifest["apiVersion"], "networking.karmada.io/v1alpha1");
+        assert_eq!(
+            (manifest.kind(), manifest.namespace(), manifest.name()),
+            ("MultiClusterService", "shop", "web")
+        );
+        assert_eq!(work.spec.suspend_dispatching, Some(true));
+        assert_eq!(work.metadata.namespace.as_deref(), Some("karmada-es-m1"));
+        assert!(work.metadata.finalizers.unwrap_or_default().is_empty());
+        let labels = work.metadata.labels.unwrap_or_default();
+        let value = |key: &str| labels.get(key).map(String::as_str);
+        assert_eq!(value(MULTI_CLUSTER_SERVICE_PERMANENT_ID), Some("id"));
+        assert_eq!(value("multiclusterservice.karmada.io/namespace"), Some("shop"));
+        assert_eq!(value("multiclusterservice.karmada.io/name"), Some("web"));
+    }
+
+    #[test]
+    fn endpoints_without_addresses_stay() {
+        let endpoints = json!([{ "addresses": [] }, { "hostname": "web" }]);
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": endpoints,
+        });
+        let work = work("m1", json!({ "spec": { "workload": { "manifests": [slice] } } }));
+        assert_eq!(offered(&work, &Key::new("shop", "web")).expect("a slice")["endpoints"], endpoints);
     }
 
     #[test]

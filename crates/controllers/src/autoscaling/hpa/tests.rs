@@ -180,8 +180,16 @@ fn limits_count_before_metrics() {
     let below = decide(&view(limits(2, 100), target(1, 1, &[])), at(NOW));
     assert_eq!(below.rescale, Some((2, "Current number of replicas below Spec.MinReplicas".to_owned())));
     assert_eq!(told(&below), ["AbleToScale=True SucceededRescale"]);
-    assert!(
-        !View::asks_metrics(&scaler(limits(2, 100)), 1) && View::asks_metrics(&scaler(limits(2, 100)), 2)
+    let asks = |otherwise: Value, replicas: i32| View::asks_metrics(&scaler(otherwise), replicas);
+    assert_eq!(
+        [1, 2, 99, 100, 101].map(|replicas| asks(limits(2, 100), replicas)),
+        [false, true, true, true, false]
+    );
+    let unsaid = || json!({ "spec": { "minReplicas": null } });
+    assert_eq!([0, 1].map(|replicas| asks(unsaid(), replicas)), [false, true], "one is the least by default");
+    assert_eq!(
+        decide(&view(unsaid(), target(0, 0, &[])), at(NOW)).rescale.map(|(replicas, _)| replicas),
+        Some(1)
     );
 }
 
@@ -320,8 +328,8 @@ fn a_custom_metric_of_pods_of_one_name_is_their_sum() {
     assert_eq!(decided(&[("p0", 50), ("p1", 100)], &waits), (None, shown("50")), "m2/p0 has said nothing");
     let alone = |target: &mut Target| target.pods.truncate(3);
     assert_eq!(decided(&[("p0", 100), ("p1", 50)], &alone), (None, shown("50")), "m1/p1 has no copy");
-    let odd = [("p0", 100), ("p1", 100), ("elsewhere", 50)];
-    assert_eq!(decided(&odd, &same), (None, shown("50")), "as upstream, one that is not known counts");
+    let odd = [("p0", 100), ("p1", 100), ("elsewhere", 300)];
+    assert_eq!(decided(&odd, &same), (Some(4), shown("100")), "as upstream, one that is not known counts");
 }
 
 #[test]
@@ -358,11 +366,11 @@ fn several_autoscalers_for_the_same_pods_do_nothing() {
     let mut both = target(4, 4, &[100; 4]);
     both.scalers.push(("other".to_owned(), "n".to_owned()));
     let plan = decide(&view(json!({}), both), at(NOW));
-    assert_eq!((plan.rescale, plan.status.conditions[1].reason.as_str()), (None, "AmbiguousSelector"));
-    assert_eq!(
-        plan.error.as_deref(),
-        Some("pods by selector app=web are controlled by multiple HPAs: [{h n} {other n}]")
-    );
+    assert_eq!((&plan.rescale, told(&plan)[1].as_str()), (&None, "ScalingActive=False AmbiguousSelector"));
+    let why = "pods by selector app=web are controlled by multiple HPAs: [{h n} {other n}]";
+    assert_eq!(plan.error.as_deref(), Some(why));
+    let failed = ("FailedComputeMetricsReplicas", why.to_owned());
+    assert_eq!(plan.events, [("AmbiguousSelector", why.to_owned()), failed]);
 }
 
 #[test]
@@ -404,4 +412,282 @@ fn the_scale_of_common_kinds_is_read_from_the_object() {
     let scale = scale_of(&object);
     assert_eq!((scale.wanted, scale.running, scale.selector.as_str()), (Some(3), 2, "app=web,tier=a"));
     assert_eq!(scale_of(&json!({ "spec": {} })).selector, "", "nothing is selected without a selector");
+}
+
+/// One metric of each kind, by its type.
+fn source(kind: &str, goal: Value) -> Value {
+    let object = json!({ "kind": "Ingress", "name": "i" });
+    match kind {
+        "Resource" => json!({ "type": kind, "resource": { "name": "cpu", "target": goal } }),
+        "ContainerResource" => {
+            json!({ "type": kind, "containerResource": { "name": "cpu", "container": "c", "target": goal } })
+        }
+        "Pods" => json!({ "type": kind, "pods": { "metric": { "name": "hits" }, "target": goal } }),
+        "Object" => {
+            json!({ "type": kind, "object": { "describedObject": object, "metric": { "name": "hits" }, "target": goal } })
+        }
+        "External" => json!({ "type": kind, "external": { "metric": { "name": "hits" }, "target": goal } }),
+        odd => json!({ "type": odd }),
+    }
+}
+
+fn with_metrics(metrics: &[Value]) -> Value {
+    json!({ "spec": { "metrics": metrics } })
+}
+
+#[test]
+fn what_is_told_of_a_metric_that_cannot_be_used() {
+    let value = || json!({ "type": "Value", "value": "50" });
+    let average = || json!({ "type": "AverageValue", "averageValue": "50" });
+    let percent = || json!({ "type": "Utilization", "averageUtilization": 50 });
+    let none = || json!({ "type": "Utilization" });
+    let lacking = |source: &str| {
+        format!("invalid {source} metric source: neither a value target nor an average value target was set")
+    };
+    let gone = || Some(Err("gone".to_owned()));
+    let cpu = "failed to get cpu utilization: unable to get metrics for resource cpu: gone";
+    let on_object = |why: &str| format!("unable to get metric hits: {why} on Ingress n/i");
+    let external = "unable to get external metric n/hits/nil: gone";
+    let no_custom = "no metrics returned from custom metrics API";
+    let untargeted = "invalid resource metric source: neither an average utilization target nor an average value target was set";
+    let unknown = "unknown metric source type \"Odd\"";
+    // Type, target, what was measured; then: reason, what the condition says, and what the error says before that.
+    for (kind, goal, measured, reason, condition, before) in [
+        (
+            "Resource",
+            percent(),
+            gone(),
+            "FailedGetResourceMetric",
+            cpu.to_owned(),
+            "failed to get cpu resource metric value: ",
+        ),
+        (
+            "Resource",
+            none(),
+            gone(),
+            "FailedGetResourceMetric",
+            untargeted.to_owned(),
+            "failed to get cpu resource metric value: ",
+        ),
+        (
+            "Resource",
+            percent(),
+            None,
+            "FailedGetResourceMetric",
+            cpu.replace("gone", "nothing was measured"),
+            "failed to get cpu resource metric value: ",
+        ),
+        (
+            "ContainerResource",
+            percent(),
+            gone(),
+            "FailedGetContainerResourceMetric",
+            cpu.to_owned(),
+            "failed to get c container metric value: ",
+        ),
+        (
+            "Pods",
+            average(),
+            gone(),
+            "FailedGetPodsMetric",
+            "unable to get metric hits: gone".to_owned(),
+            "failed to get pods metric value: ",
+        ),
+        (
+            "Object",
+            value(),
+            gone(),
+            "FailedGetObjectMetric",
+            on_object("gone"),
+            "failed to get object metric value: ",
+        ),
+        (
+            "Object",
+            value(),
+            Some(Ok(Measured::Pods(Samples::new()))),
+            "FailedGetObjectMetric",
+            on_object(no_custom),
+            "failed to get object metric value: ",
+        ),
+        (
+            "Object",
+            average(),
+            gone(),
+            "FailedGetObjectMetric",
+            on_object("gone"),
+            "failed to get object metric value: failed to get hits object metric: ",
+        ),
+        (
+            "Object",
+            none(),
+            gone(),
+            "FailedGetObjectMetric",
+            lacking("object"),
+            "failed to get object metric value: ",
+        ),
+        (
+            "External",
+            value(),
+            gone(),
+            "FailedGetExternalMetric",
+            external.to_owned(),
+            "failed to get hits external metric value: ",
+        ),
+        (
+            "External",
+            none(),
+            Some(Ok(Measured::Value(1))),
+            "FailedGetExternalMetric",
+            lacking("external"),
+            "failed to get hits external metric value: ",
+        ),
+        ("Odd", none(), gone(), "InvalidMetricSourceType", unknown.to_owned(), ""),
+    ] {
+        let mut target = target(4, 4, &[100; 4]);
+        target.measured = measured.into_iter().collect();
+        let plan = decide(&view(with_metrics(&[source(kind, goal)]), target), at(NOW));
+        assert_eq!(told(&plan)[1], format!("ScalingActive=False {reason}"), "{kind}");
+        let message = format!("the HPA was unable to compute the replica count: {condition}");
+        assert_eq!(plan.status.conditions[1].message, message, "{kind}");
+        assert_eq!(plan.events[0], (reason, condition.clone()), "{kind}");
+        let error = format!("invalid metrics (1 invalid out of 1), first error is: {before}{condition}");
+        assert_eq!(plan.error, Some(error), "{kind}");
+    }
+}
+
+#[test]
+fn what_is_measured_is_in_the_status() {
+    let (value, average) =
+        (json!({ "type": "Value", "value": "50" }), json!({ "type": "AverageValue", "averageValue": "50" }));
+    let percent = json!({ "type": "Utilization", "averageUtilization": 50 });
+    let pods = || target(4, 4, &[100; 4]).measured.remove(0).expect("samples");
+    let (metric, object) = (json!({ "name": "hits" }), json!({ "kind": "Ingress", "name": "i" }));
+    for (kind, goal, measured, name, expected) in [
+        (
+            "ContainerResource",
+            &percent,
+            pods(),
+            "cpu container resource utilization (percentage of request)",
+            json!({ "type": "ContainerResource", "containerResource": {
+                "name": "cpu", "container": "c", "current": { "averageUtilization": 100, "averageValue": "100m" } } }),
+        ),
+        (
+            "ContainerResource",
+            &json!({ "type": "AverageValue", "averageValue": "50m" }),
+            pods(),
+            "cpu resource",
+            json!({ "type": "ContainerResource", "containerResource": {
+                "name": "cpu", "container": "c", "current": { "averageValue": "100m" } } }),
+        ),
+        (
+            "Object",
+            &value,
+            Measured::Value(100_000),
+            "Ingress metric hits",
+            json!({ "type": "Object", "object": { "metric": metric, "describedObject": object, "current": { "value": "100" } } }),
+        ),
+        (
+            "Object",
+            &average,
+            Measured::Value(400_000),
+            "external metric hits(nil)",
+            json!({ "type": "Object", "object": { "metric": metric, "describedObject": object, "current": { "averageValue": "100" } } }),
+        ),
+        (
+            "External",
+            &value,
+            Measured::Value(100_000),
+            "external metric hits(nil)",
+            json!({ "type": "External", "external": { "metric": metric, "current": { "value": "100" } } }),
+        ),
+        (
+            "External",
+            &average,
+            Measured::Value(400_000),
+            "external metric hits(nil)",
+            json!({ "type": "External", "external": { "metric": metric, "current": { "averageValue": "100" } } }),
+        ),
+    ] {
+        let mut target = target(4, 4, &[100; 4]);
+        target.measured = vec![Ok(measured)];
+        let plan = decide(&view(with_metrics(&[source(kind, goal.clone())]), target), at(NOW));
+        assert_eq!(plan.rescale, Some((8, format!("{name} above target"))), "{kind}: {:?}", plan.error);
+        assert_eq!(json!(plan.status.current_metrics), json!([expected]), "{kind}");
+        let message = format!("the HPA was able to successfully calculate a replica count from {name}");
+        assert_eq!(plan.status.conditions[1].message, message, "{kind}");
+    }
+}
+
+#[test]
+fn a_selector_of_a_metric_is_shown_as_go_prints_it() {
+    let selector = json!({ "matchExpressions": [
+        { "key": "q", "operator": "In", "values": ["a", "b"] }, { "key": "r", "operator": "Exists" },
+    ] });
+    let source = json!({ "type": "External", "external": {
+        "metric": { "name": "hits", "selector": selector }, "target": { "type": "Value", "value": "50" } } });
+    let mut target = target(4, 4, &[100; 4]);
+    target.measured = vec![Ok(Measured::Value(100_000))];
+    let plan = decide(&view(with_metrics(&[source]), target), at(NOW));
+    let shown = "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{\
+        LabelSelectorRequirement{Key:q,Operator:In,Values:[a b],},LabelSelectorRequirement{Key:r,Operator:Exists,Values:[],},},}";
+    assert_eq!(plan.rescale, Some((8, format!("external metric hits({shown}) above target"))));
+}
+
+#[test]
+fn metrics_that_all_ask_for_nothing_are_told_of_by_the_last_one() {
+    let named = |name: &str| json!({ "type": "External", "external": { "metric": { "name": name }, "target": { "type": "Value", "value": "50" } } });
+    let mut idle = target(4, 4, &[100; 4]);
+    idle.measured = vec![Ok(Measured::Value(0)), Ok(Measured::Value(0))];
+    let plan = decide(&view(with_metrics(&[named("a"), named("b")]), idle), at(NOW));
+    let told = "the HPA was able to successfully calculate a replica count from external metric b(nil)";
+    assert_eq!(plan.status.conditions[1].message, told, "as upstream");
+}
+
+#[test]
+fn a_workload_without_replicas_whose_metrics_cannot_be_had_is_told() {
+    let mut none = target(0, 0, &[]);
+    none.measured = vec![Err("gone".to_owned())];
+    let plan = decide(&view(json!({ "spec": { "minReplicas": 0 } }), none), at(NOW));
+    assert_eq!((plan.rescale.is_none(), plan.error.is_some()), (true, true));
+    assert_eq!(told(&plan)[1], "ScalingActive=False FailedGetResourceMetric");
+}
+
+#[test]
+fn selectors_that_cannot_be_used_are_told() {
+    let faults = [
+        ("SelectorRequired", "selector is required", "the HPA target's scale is missing a selector"),
+        ("InvalidSelector", "no selector", "no selector"),
+    ];
+    for (event, fault, told_of) in faults {
+        let mut above = target(3, 3, &[]);
+        above.faults.push((event, fault.to_owned()));
+        let plan = decide(&view(json!({ "spec": { "maxReplicas": 1 } }), above), at(NOW));
+        assert_eq!(told(&plan), ["ScalingActive=False InvalidSelector", "AbleToScale=True SucceededRescale"]);
+        assert_eq!(plan.status.conditions[0].message, told_of);
+        assert_eq!(plan.events, [(event, fault.to_owned())]);
+    }
+}
+
+#[test]
+fn what_was_recommended_a_moment_ago_counts_although_all_is_well_now() {
+    let more = decide(&view(json!({}), target(8, 8, &[50; 8])), at(NOW));
+    let mut well = view(json!({}), target(4, 4, &[50; 4]));
+    well.history = more.history;
+    let plan = decide(&well, at(NOW + 10));
+    assert_eq!(plan.rescale, Some((8, String::new())), "no metric is above its target or below it");
+}
+
+#[test]
+fn a_direction_without_rules_has_those_of_admission() {
+    let up_only = json!({ "spec": { "behavior": { "scaleUp": { "policies": [
+        { "type": "Pods", "value": 1, "periodSeconds": 60 }] } } } });
+    let mut idle = view(up_only, target(4, 4, &[0; 4]));
+    idle.history = decide(&idle, at(NOW)).history;
+    assert_eq!(decide(&idle, at(NOW + 299)).rescale, None, "five minutes");
+    let plan = decide(&idle, at(NOW + 301));
+    assert_eq!(plan.rescale.map(|(replicas, _)| replicas), Some(1), "as many as there are");
+    let down_only = json!({ "spec": { "behavior": { "scaleDown": { "policies": [
+        { "type": "Pods", "value": 1, "periodSeconds": 60 }] } } } });
+    let plan = decide(&view(down_only, target(4, 4, &[1000; 4])), at(NOW));
+    assert_eq!(plan.rescale.map(|(replicas, _)| replicas), Some(8), "twice as many at once");
 }

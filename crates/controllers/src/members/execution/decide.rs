@@ -13,7 +13,7 @@ use propagation::delivery::{self, Decision};
 use propagation::status::{condition, set_condition};
 use serde_json::Value;
 
-use crate::members::{is_leaving, is_ready};
+use crate::members::is_leaving;
 
 const MESSAGE_DISPATCHING: &str = "Work is being dispatched to member clusters.";
 const MESSAGE_SUSPENDED: &str = "Work dispatching is in a suspended state.";
@@ -49,7 +49,7 @@ pub(super) fn decide(view: &View) -> Plan {
         let preserve = work.spec.preserve_resources_on_deletion == Some(true);
         return if !is_held(work) {
             Plan::Nothing("it goes and waits for others")
-        } else if is_ready(cluster) || preserve {
+        } else if cluster.status.is_ready() || preserve {
             // When a missing connection is made, all Works of its cluster are enqueued.
             if *connected { Plan::Withdraw { preserve } } else { Plan::Nothing("it waits for a connection") }
         } else if is_leaving(cluster) {
@@ -60,7 +60,11 @@ pub(super) fn decide(view: &View) -> Plan {
         };
     }
     let suspended = work.spec.suspend_dispatching == Some(true);
-    if suspended || !is_ready(cluster) || !connected { Plan::Tell { suspended } } else { Plan::CarryOut }
+    if suspended || !cluster.status.is_ready() || !connected {
+        Plan::Tell { suspended }
+    } else {
+        Plan::CarryOut
+    }
 }
 
 /// Returns whether the Work is held until its objects are withdrawn.

@@ -181,12 +181,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_found_first_is_known_from_then_on() {
+        let (signs, broken) = signs();
+        assert_eq!(signs.found(Some(&lease("u", "70", 1))), None);
+        assert_eq!(signs.found(Some(&lease("u", "70", 1))), Some(70));
+        assert_eq!(signs.found(Some(&lease("u", "80", 1))), None, "nobody has tried to renew it");
+        assert_eq!(broken.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
     async fn any_other_lease_is_of_another_history() {
         let others = [
             ("older", Some(lease("u", "50", 0))),
             ("newer, by somebody else", Some(lease("u", "90", 7))),
             ("of another object", Some(lease("other", "70", 1))),
             ("older, with the time of a renewal that was tried", Some(lease("u", "60", 2))),
+            ("of another object, with that time", Some(lease("other", "90", 2))),
             ("gone", None),
         ];
         for (what, other) in others {

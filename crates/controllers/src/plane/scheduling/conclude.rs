@@ -259,6 +259,7 @@ mod tests {
     #[test]
     fn what_an_attempt_leaves_in_the_status() {
         let changed = || merged(scheduled_before(), json!({ "metadata": { "generation": 2 } }));
+        let undated = merged(scheduled_before(), json!({ "status": { "lastScheduledTime": null } }));
         let trigger = Trigger::PlacementChanged;
         // Binding, succeeded, moved, trigger; then: observed generation, last scheduled at, condition.
         let cases = [
@@ -283,6 +284,7 @@ mod tests {
                 (1, Some(100), "True"),
             ),
             ("a failure leaves what was observed", changed(), false, false, trigger, (1, Some(5), "False")),
+            ("nothing says when it was scheduled", undated, true, false, trigger, (1, Some(100), "True")),
         ];
         for (name, otherwise, succeeded, moved, trigger, (generation, time, status)) in cases {
             let observed =
@@ -316,8 +318,14 @@ mod tests {
 
     #[test]
     fn what_others_wrote_meanwhile_stays() {
-        let observed =
-            observe(&binding(json!({})), &conclusion(true), None, Trigger::PlacementChanged, true, at(1));
+        let observed = observe(
+            &binding(json!({})),
+            &conclusion(true),
+            Some("near"),
+            Trigger::PlacementChanged,
+            true,
+            at(1),
+        );
         let mut current = binding(
             json!({ "status": { "aggregatedStatus": [{ "clusterName": "m1" }], "conditions": [
             { "type": "FullyApplied", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z" },
@@ -326,6 +334,8 @@ mod tests {
         apply_status(current.status_mut(), &observed, &conclusion(true), at(1));
         assert_eq!((current.status.aggregated_status.len(), current.status.conditions.len()), (1, 2));
         assert_eq!(current.status.scheduler_observed_generation, 1);
+        assert_eq!(current.status.last_scheduled_time, Some(Time(at(1))));
+        assert_eq!(current.status.scheduler_observed_affinity_name, "near");
     }
 
     #[test]

@@ -118,6 +118,8 @@ mod tests {
             json!({"status": {"conditions": [{"type": "CompleteAPIEnablements", "status": status, "reason": "r",
                 "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
         };
+        let other_condition = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
         let apis = json!({"status": {"apiEnablements": [{"groupVersion": "v1", "resources": []}]}});
         let summary = json!({"status": {"resourceSummary": {"allocated": {"cpu": "1"}}}});
         let cases = [
@@ -130,6 +132,7 @@ mod tests {
             ("its APIs are known whole", complete("True"), (true, false)),
             ("its APIs are known in part, as before", complete("False"), (false, false)),
             ("what is in use", summary, (false, true)),
+            ("another condition", other_condition, (false, false)),
         ];
         for (name, otherwise, expected) in cases {
             assert_eq!(changed(otherwise), expected, "{name}");

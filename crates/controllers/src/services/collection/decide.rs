@@ -252,6 +252,7 @@ mod tests {
             ("the member is away", None, yes, None, has(&[M]), vec![]),
             ("the old one goes", yes, no, one(), vec![work("a", &[E], deleting())], vec![]),
             ("nobody wants it", no, no, None, vec![], vec![]),
+            ("nobody wants what the member has", no, no, one(), vec![], vec![]),
             ("nobody wants it, and it goes already", no, no, None, vec![work("a", &[E], deleting())], vec![]),
             ("the member is away, and one more asks", None, yes, None, has(&[E]), vec![]),
             (

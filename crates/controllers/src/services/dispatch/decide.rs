@@ -16,7 +16,7 @@ use super::super::told::Told;
 use super::super::works::{
     Ensure, MOST_SLICES, Token, annotation, dispatched, is_going, manifest, offered, service_of,
 };
-use super::super::{SLICE, bound, is_cross_cluster, is_ready, lacks_slices, meant};
+use super::super::{SLICE, bound, is_cross_cluster, lacks_slices, meant};
 
 pub(super) const DONE: &str = "EndpointSlice are dispatched successfully";
 
@@ -176,7 +176,7 @@ fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<S
         }
         // A cluster that has just joined gets them when its namespace exists.
         let has_space = view.spaces.contains(&consumer);
-        if !is_ready(cluster) {
+        if !cluster.status.is_ready() {
             let message =
                 format!("Consumer cluster {consumer} is not ready, it gets the endpoints when it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
@@ -200,7 +200,8 @@ fn offers(view: &View, work: &Work, providers: &BTreeSet<String>) -> bool {
         && service_of(work, Token::MultiClusterService).as_ref() == Some(&view.key)
         && annotation(work, PROVISION_CLUSTER).is_empty()
         && providers.contains(&source)
-        && cluster.is_some_and(|cluster| is_ready(cluster) && cluster.metadata.deletion_timestamp.is_none())
+        && cluster
+            .is_some_and(|cluster| cluster.status.is_ready() && cluster.metadata.deletion_timestamp.is_none())
 }
 
 /// Returns whether our finalizer on a collected Work is no longer needed.
@@ -516,6 +517,29 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let view = View { multi: multi(&["m1"], &names, json!({})), ..everywhere(vec![]) };
         assert_eq!(decide(&view).warnings.len(), MOST_WARNINGS + 1);
+    }
+
+    #[test]
+    fn what_is_told_of_a_consumer_that_gets_nothing() {
+        let lacks = json!({ "status": {
+            "apiEnablements": [{ "groupVersion": "v1", "resources": [] }],
+            "conditions": [{ "type": "CompleteAPIEnablements", "status": "True", "reason": "", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        let told = |name: &str, ready: &str, otherwise: Value, space: bool| {
+            let mut view = View { multi: multi(&["m1"], &[name], json!({})), ..everywhere(vec![]) };
+            view.clusters[1] = Arc::new(cluster("m2", ready, otherwise));
+            if !space {
+                view.spaces.remove("m2");
+            }
+            decide(&view).warnings.into_iter().map(|(_, message)| message).collect::<Vec<_>>()
+        };
+        let away = "Consumer cluster m2 is not ready, it gets the endpoints when it is";
+        let joins = "Consumer cluster m2 gets the endpoints when it has an execution namespace";
+        assert_eq!(told("m2", "True", json!({}), true), [""; 0]);
+        assert_eq!(told("m2", "False", json!({}), true), [away]);
+        assert_eq!(told("m2", "True", json!({}), false), [joins]);
+        assert_eq!(told("m2", "", lacks, true), ["Consumer cluster m2 does not support EndpointSlice"]);
+        assert_eq!(told("m9", "True", json!({}), true), ["Consumer cluster m9 is not found"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use super::super::index::cluster_of;
 use super::super::told::Told;
 use super::super::works::{Ensure, Token, is_going, released, request, tokens};
-use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
+use super::super::{bound, is_cross_cluster, lacks_slices, meant};
 use super::metadata_patch;
 
 /// The value of the marks on what belongs to a MultiClusterService.
@@ -205,7 +205,7 @@ fn ask(view: &View, multi: &MultiClusterService, providers: &BTreeSet<String>, p
         }
         // A cluster that has just joined is asked when its namespace exists.
         let has_space = view.spaces.contains(provider);
-        if !is_ready(cluster) {
+        if !cluster.status.is_ready() {
             let message =
                 format!("Provider cluster {provider} is not ready, its endpoints are left out until it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
@@ -584,6 +584,51 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_brings_its_service_to_all_that_provide_or_consume() {
+        let binding = settled(view(multi(json!({})), service(claimed()))).binding.expect("it is bound");
+        let ObjectMeta { name, namespace, finalizers, labels, annotations, owner_references, .. } =
+            binding.metadata.clone();
+        assert_eq!((name.as_deref(), namespace.as_deref()), (Some("web-service"), Some("shop")));
+        assert_eq!(finalizers, Some(vec!["karmada.io/binding-controller".to_owned()]));
+        let map = |pairs: [(&str, &str); 2]| {
+            Some(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+        };
+        assert_eq!(labels, map([(BINDING_MANAGED_BY, HOLDER), (MULTI_CLUSTER_SERVICE_PERMANENT_ID, "id")]));
+        let named = [(MULTI_CLUSTER_SERVICE_NAMESPACE, "shop"), (MULTI_CLUSTER_SERVICE_NAME, "web")];
+        assert_eq!(annotations, map(named));
+        let owner = owner_references.unwrap_or_default().remove(0);
+        assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Service", "s"));
+        assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+        assert_eq!(binding.spec.conflict_resolution, Some(ConflictResolution::Overwrite));
+        assert_eq!(binding.spec.resource.uid, "s");
+    }
+
+    #[test]
+    fn what_is_told_of_a_provider_that_cannot_be_asked() {
+        let lacks = json!({ "status": {
+            "apiEnablements": [{ "groupVersion": "v1", "resources": [] }],
+            "conditions": [{ "type": "CompleteAPIEnablements", "status": "True", "reason": "", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        let told = |ready: &str, otherwise: Value, space: bool| {
+            let mut view = view(multi(json!({})), service(claimed()));
+            view.clusters[0] = Arc::new(cluster("m1", ready, otherwise));
+            if !space {
+                view.spaces.remove("m1");
+            }
+            decide(&view).warnings.into_iter().map(|(_, message)| message).collect::<Vec<_>>()
+        };
+        let away = "Provider cluster m1 is not ready, its endpoints are left out until it is";
+        let joins = "Provider cluster m1 is asked when it has an execution namespace";
+        assert_eq!(told("True", json!({}), true), [""; 0]);
+        assert_eq!(told("False", json!({}), true), [away]);
+        assert_eq!(told("True", json!({}), false), [joins]);
+        assert_eq!(told("", lacks, true), ["Provider cluster m1 does not support EndpointSlice"]);
+        let unknown = multi(json!({ "spec": { "providerClusters": [{ "name": "m9" }] } }));
+        let (_, message) = decide(&view(unknown, None)).warnings.remove(0);
+        assert_eq!(message, "Provider cluster m9 is not found");
+    }
+
+    #[test]
     fn a_binding_that_is_let_go_of_has_no_mark_left() {
         let mut going = settled(view(multi(json!({})), service(claimed())));
         let others = json!({ "metadata": { "labels": { "x": "y" }, "annotations": { "x": "y" } } });
@@ -648,11 +693,23 @@ mod tests {
             check(&changed, &["rebind"], what);
         }
 
+        for (what, change) in
+            [("its labels", json!({ "labels": null })), ("its annotations", json!({ "annotations": null }))]
+        {
+            let mut changed = whole();
+            let metadata = json!({ "metadata": change });
+            changed.binding = Some(Arc::new(read(merged(json!(changed.binding.as_deref()), metadata))));
+            check(&changed, &["rebind"], what);
+        }
+
         // One that is gone leaves alone what is of another kind of holder.
         let other =
             json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "MultiClusterIngress" } } });
         let held = view(None, service(merged(claimed(), other)));
         check(&held, &[], "somebody else has it by now");
+        let unnamed = json!({ "metadata": { "labels": { MULTI_CLUSTER_SERVICE_PERMANENT_ID: null } } });
+        let held = view(None, service(merged(claimed(), unnamed)));
+        check(&held, &[], "it does not say whose it is");
     }
 
     fn held(cluster: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
