@@ -254,7 +254,7 @@ mod tests {
         let ports = element.member("ports").expect("a field").schema;
         let Some(List::Map { keys, element }) = ports.list() else { panic!("ports are a list map") };
         assert_eq!(keys, ["containerPort", "protocol"]);
-        assert_eq!(element.member("protocol").expect("a field").default, Some(json!("TCP")));
+        assert_eq!(element.default_of("protocol"), Some(json!("TCP")));
     }
 
     #[test]
