@@ -6,6 +6,8 @@
 //!
 //! Only absent values and zero plain scalars are filled; an explicit pointer value (`replicas: 0`) stays.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod image;
 mod pod;
 mod policy;

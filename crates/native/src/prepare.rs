@@ -5,6 +5,8 @@
 //! and when. Out: the object ready for validation. Defaults themselves live in [`crate::defaults`]; addresses
 //! and node ports come from [`service::allocate`], which runs between preparation and validation.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod kinds;
 mod metadata;
 mod qos;

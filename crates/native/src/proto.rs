@@ -5,6 +5,8 @@
 //! pointer, zero or not, and JSON's `omitempty` drops zeros again, while a pointer to zero means something. Only the
 //! Go types tell the two apart, which is why the table comes from them and not from the `.proto` files.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use apimachinery::depth::{self, TooDeep};
 use apimachinery::gvk::Gvk;
 use serde_json::Value;

@@ -4,6 +4,8 @@
 //! order upstream reports them, all of them, not just the first. Rules
 //! that only matter where an object runs are left to the member cluster that gets it; `COVERAGE.md` lists them, area by area.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod admission;
 mod autoscaling;
 mod certificates;

@@ -17,11 +17,11 @@ fn tag(reference: &str) -> Option<&str> {
         return None;
     }
     // A colon before the last slash belongs to the registry's port.
-    let after_slash = name_and_tag.rfind('/').map_or(0, |slash| slash + 1);
+    let after_slash = name_and_tag.rfind('/').map_or(0, |slash| slash.saturating_add(1));
     let (name, tag) = match name_and_tag[after_slash..].find(':') {
         Some(colon) => {
-            let colon = after_slash + colon;
-            (&name_and_tag[..colon], Some(&name_and_tag[colon + 1..]))
+            let (name, tag) = name_and_tag.split_at(after_slash.saturating_add(colon));
+            (name, tag.strip_prefix(':'))
         }
         None => (name_and_tag, None),
     };
@@ -44,7 +44,7 @@ fn is_digest(digest: &str) -> bool {
 fn is_tag(tag: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (1..=128).contains(&tag.len())
-        && word(tag.as_bytes()[0])
+        && tag.bytes().next().is_some_and(word)
         && tag.bytes().all(|byte| word(byte) || byte == b'.' || byte == b'-')
 }
 
@@ -69,9 +69,8 @@ fn is_domain(first: &str) -> bool {
 fn is_component(component: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = component.as_bytes();
-    !bytes.is_empty()
-        && plain(bytes[0])
-        && plain(bytes[bytes.len() - 1])
+    bytes.first().is_some_and(|first| plain(*first))
+        && bytes.last().is_some_and(|last| plain(*last))
         && bytes.iter().all(|&byte| plain(byte) || matches!(byte, b'.' | b'_' | b'-'))
 }
 

@@ -92,6 +92,7 @@ fn aggregate(spec: &Object, list: &str) -> Amounts {
     running
 }
 
+#[expect(clippy::arithmetic_side_effects, reason = "amounts saturate")]
 fn add(total: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         *total.entry(name.clone()).or_insert_with(|| Quantity::ZERO.with_format(amount.format())) += *amount;

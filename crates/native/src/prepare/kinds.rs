@@ -221,7 +221,7 @@ fn daemon_set_on_update(root: &mut Object, old: &Value) {
     let old = Node::from(old);
     let template = Node(root.get("spec")).at("template");
     let moved = !same(template, old.dig(&["spec", "template"]));
-    set_template_generation(root, template_generation(old) + i64::from(moved));
+    set_template_generation(root, template_generation(old).saturating_add(i64::from(moved)));
 }
 
 /// Labels by which a Job finds its pods: its name and uid, in the old and the new spelling.
@@ -350,15 +350,18 @@ fn phase_transition_time(root: &mut Object, old: &Value, ctx: &Context<'_>) {
 fn pod_status(root: &Object, ctx: &Context<'_>) -> Value {
     let spec = Node(root.get("spec"));
     let mut status = json!({"phase": "Pending", "qosClass": qos::class(spec)});
-    if !spec.at("schedulingGates").is_empty() {
-        status["conditions"] = json!([{
+    if !spec.at("schedulingGates").is_empty()
+        && let Some(fields) = status.as_object_mut()
+    {
+        let gated = json!({
             "type": "PodScheduled",
             "status": "False",
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
             "lastProbeTime": null,
             "lastTransitionTime": seconds(ctx.now),
-        }]);
+        });
+        fields.insert("conditions".to_owned(), json!([gated]));
     }
     status
 }

@@ -386,8 +386,12 @@ fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> R
     if families.is_empty() {
         families.extend(configured.first().map(|family| family.name().to_owned()));
     }
-    if !single && families.len() == 1 && (free || configured.len() == 2) {
-        families.push(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
+    if !single
+        && let [only] = families.as_slice()
+        && (free || configured.len() == 2)
+    {
+        let other = if only == "IPv4" { "IPv6" } else { "IPv4" };
+        families.push(other.to_owned());
     }
     if given.at("clusterIPs").len() > addresses.len() {
         spec.insert("clusterIPs".to_owned(), json!(addresses));
@@ -430,7 +434,7 @@ fn addresses(
     list.resize(families.len().max(list.len()), String::new());
     for (index, family) in families.iter().enumerate().skip(from) {
         let Some(family) = Family::named(family) else { continue };
-        let wanted = Some(list[index].as_str()).filter(|wanted| !wanted.is_empty());
+        let wanted = list.get(index).map(String::as_str).filter(|wanted| !wanted.is_empty());
         let address = allocator.cluster_ip(family, wanted).map_err(|why| {
             let path = Path::new("spec").child("clusterIPs");
             vec![match wanted {
@@ -445,7 +449,9 @@ fn addresses(
             }]
         })?;
         allocation.taken_ips.push(address.clone());
-        list[index] = address;
+        if let Some(place) = list.get_mut(index) {
+            *place = address;
+        }
     }
     if let Some(spec) = spec_of(object) {
         if let Some(first) = list.first() {

@@ -109,7 +109,7 @@ fn struct_fields(
         let Some(field) = described.fields.iter().find(|field| field.number == number) else { continue };
         if field.inline {
             let Raw::Bytes(inner) = raw else { return Err(wrong_wire(raw, &field.go_name)) };
-            struct_fields(field.ty, inner, object, depth + 1)?;
+            struct_fields(field.ty, inner, object, depth.saturating_add(1))?;
             continue;
         }
         read_field(field, raw, object, depth)?;
@@ -185,7 +185,7 @@ fn singular(ty: TypeId, raw: Raw<'_>, field: &str, depth: usize) -> Result<Value
             Kind::String | Kind::Bytes | Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Uint8 | Kind::Float64,
             raw,
         ) => Err(wrong_wire(raw, field)),
-        (_, Raw::Bytes(bytes)) => value_of_message(ty, bytes, depth + 1),
+        (_, Raw::Bytes(bytes)) => value_of_message(ty, bytes, depth.saturating_add(1)),
         (_, raw) => Err(wrong_wire(raw, field)),
     }
 }
@@ -237,7 +237,7 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             match payload {
                 None | Some([]) => Ok(Value::Null),
                 Some(raw) if raw.starts_with(MAGIC) && kind == Kind::RawExtension => {
-                    super::decode_inside(raw, None, depth + 1).map(|(_, value)| value)
+                    super::decode_inside(raw, None, depth.saturating_add(1)).map(|(_, value)| value)
                 }
                 Some(raw) => {
                     apimachinery::json::read_value(raw).map_err(|error| Error::Value(error.to_string()))
@@ -249,9 +249,9 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             let mut many = Vec::new();
             while let Some(field) = reader.next()? {
                 match field {
-                    (1, Raw::Bytes(inner)) => one = value_of_message(schema, inner, depth + 1)?,
+                    (1, Raw::Bytes(inner)) => one = value_of_message(schema, inner, depth.saturating_add(1))?,
                     (2, Raw::Bytes(inner)) if matches!(kind, Kind::SchemaOrArray(_)) => {
-                        many.push(value_of_message(schema, inner, depth + 1)?);
+                        many.push(value_of_message(schema, inner, depth.saturating_add(1))?);
                     }
                     (2, Raw::Bytes(inner)) => many.push(Value::String(text_of(inner).into_owned())),
                     _ => {}
@@ -264,7 +264,9 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             while let Some(field) = reader.next()? {
                 match field {
                     (1, Raw::Varint(number)) if !found.is_object() => found = Value::Bool(number != 0),
-                    (2, Raw::Bytes(inner)) => found = value_of_message(schema, inner, depth + 1)?,
+                    (2, Raw::Bytes(inner)) => {
+                        found = value_of_message(schema, inner, depth.saturating_add(1))?
+                    }
                     _ => {}
                 }
             }

@@ -13,7 +13,7 @@ pub(super) fn envelope(gvk: &Gvk, raw: &[u8]) -> Result<Vec<u8>, Error> {
     let mut type_meta = Vec::new();
     put_bytes(&mut type_meta, 1, gvk.api_version().as_bytes());
     put_bytes(&mut type_meta, 2, gvk.kind.as_bytes());
-    let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 20);
+    let mut out = Vec::with_capacity(raw.len().saturating_add(type_meta.len()).saturating_add(20));
     out.extend_from_slice(MAGIC);
     put_bytes(&mut out, 1, &type_meta);
     put_bytes(&mut out, 2, raw);
@@ -23,13 +23,15 @@ pub(super) fn envelope(gvk: &Gvk, raw: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 pub(super) fn watch_frame(event: &str, enveloped: &[u8]) -> Vec<u8> {
-    let mut object = Vec::with_capacity(enveloped.len() + 8);
+    let mut object = Vec::with_capacity(enveloped.len().saturating_add(8));
     put_bytes(&mut object, 1, enveloped);
     let mut out = vec![0; 4];
     put_bytes(&mut out, 1, event.as_bytes());
     put_bytes(&mut out, 2, &object);
-    let length = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
-    out[..4].copy_from_slice(&length.to_be_bytes());
+    let length = u32::try_from(out.len().saturating_sub(4)).unwrap_or(u32::MAX);
+    if let Some(prefix) = out.first_chunk_mut() {
+        *prefix = length.to_be_bytes();
+    }
     out
 }
 

@@ -81,8 +81,8 @@ impl<'a> Reader<'a> {
         while open > 0 {
             let tag = self.varint()?;
             match (tag & 7) as u8 {
-                GROUP_START => open += 1,
-                GROUP_END => open -= 1,
+                GROUP_START => open = open.saturating_add(1),
+                GROUP_END => open = open.saturating_sub(1),
                 wire => {
                     self.value(wire, tag)?;
                 }

@@ -144,7 +144,7 @@ fn certificates(data: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     let mut rest = data.to_vec();
-    let mut blocks = 0;
+    let mut blocks = 0_usize;
     while let Some((block, after)) = pem::first(&rest) {
         if block.label != "CERTIFICATE" {
             return Err(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.label));
@@ -155,7 +155,7 @@ fn certificates(data: &[u8]) -> Result<(), String> {
         if !pem::is_sequence(&block.bytes) {
             return Err("x509: malformed certificate".to_owned());
         }
-        blocks += 1;
+        blocks = blocks.saturating_add(1);
         rest = after;
     }
     if blocks == 0 {

@@ -18,22 +18,22 @@ fn decoded(value: Node<'_>) -> Vec<u8> {
 fn decoded_len(value: Node<'_>) -> usize {
     let text = value.text();
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
-    (text.len() / 4 * 3).saturating_sub(padding)
+    (text.len() / 4).saturating_mul(3).saturating_sub(padding)
 }
 
 pub(super) fn config_map(errors: &mut Errors, root: Node<'_>) {
-    let mut bytes = 0;
+    let mut bytes = 0_usize;
     for (key, value) in root.at("data").entries() {
         let path = Path::new("data").key(key);
         complaints(errors, &path, key, names::config_key(key));
         if root.at("binaryData").at(key).exists() {
             errors.push(Error::invalid(&path, key, "duplicate of key present in binaryData"));
         }
-        bytes += value.len();
+        bytes = bytes.saturating_add(value.len());
     }
     for (key, value) in root.at("binaryData").entries() {
         complaints(errors, &Path::new("binaryData").key(key), key, names::config_key(key));
-        bytes += decoded_len(value);
+        bytes = bytes.saturating_add(decoded_len(value));
     }
     if bytes > MAX_BYTES {
         // An empty path prints as brackets: the error is about the whole object.
@@ -43,10 +43,10 @@ pub(super) fn config_map(errors: &mut Errors, root: Node<'_>) {
 
 pub(super) fn secret(errors: &mut Errors, root: Node<'_>) {
     let (data, path) = (root.at("data"), Path::new("data"));
-    let mut bytes = 0;
+    let mut bytes = 0_usize;
     for (key, value) in data.entries() {
         complaints(errors, &path.key(key), key, names::config_key(key));
-        bytes += decoded_len(value);
+        bytes = bytes.saturating_add(decoded_len(value));
     }
     if bytes > MAX_BYTES {
         errors.push(Error::too_long(&path, MAX_BYTES));

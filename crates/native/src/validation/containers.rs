@@ -176,13 +176,13 @@ fn variables(errors: &mut Errors, env: Node<'_>, path: &Path) {
 }
 
 fn value_from(errors: &mut Errors, source: Node<'_>, has_value: bool, path: &Path) {
-    let mut sources = 0;
+    let mut sources = 0_usize;
     if source.at("fieldRef").exists() {
-        sources += 1;
+        sources = sources.saturating_add(1);
         field_ref(errors, source.at("fieldRef"), &ENV_FIELDS, &path.child("fieldRef"));
     }
     if source.at("resourceFieldRef").exists() {
-        sources += 1;
+        sources = sources.saturating_add(1);
         resource_ref(errors, source.at("resourceFieldRef"), &path.child("resourceFieldRef"));
     }
     for field in ["configMapKeyRef", "secretKeyRef"] {
@@ -190,7 +190,7 @@ fn value_from(errors: &mut Errors, source: Node<'_>, has_value: bool, path: &Pat
         if !reference.exists() {
             continue;
         }
-        sources += 1;
+        sources = sources.saturating_add(1);
         let path = path.child(field);
         let name = reference.at("name").text();
         complaints(errors, &path.child("name"), name, names::dns1123_subdomain(name));
@@ -201,7 +201,7 @@ fn value_from(errors: &mut Errors, source: Node<'_>, has_value: bool, path: &Pat
             complaints(errors, &path.child("key"), key, names::config_key(key));
         }
     }
-    sources += usize::from(source.at("fileKeyRef").exists());
+    sources = sources.saturating_add(usize::from(source.at("fileKeyRef").exists()));
     let text = match (sources, has_value) {
         (0, _) => {
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
@@ -281,13 +281,13 @@ fn variable_sources(errors: &mut Errors, sources: Node<'_>, path: &Path) {
         let at = path.index(index);
         let prefix = source.at("prefix").text();
         complaints(errors, &at.child("prefix"), prefix, variable_name(prefix));
-        let mut given = 0;
+        let mut given = 0_usize;
         for field in ["configMapRef", "secretRef"] {
             let reference = source.at(field);
             if !reference.exists() {
                 continue;
             }
-            given += 1;
+            given = given.saturating_add(1);
             let name = reference.at("name").text();
             let at = at.child(field).child("name");
             if name.is_empty() {

@@ -45,7 +45,7 @@ fn check_descriptor(descriptor: &str, schedule: &str) -> Result<(), String> {
 /// `*`, `?`, `5`, `1-5`, `*/15`, `3-59/5`, names for months and days.
 fn check_range(part: &str, least: u32, most: u32, names: &[&str]) -> Result<(), String> {
     let pieces: Vec<&str> = part.split('/').collect();
-    let ends: Vec<&str> = pieces[0].split('-').collect();
+    let ends: Vec<&str> = part.split('/').next().unwrap_or(part).split('-').collect();
     let single = ends.len() == 1;
     let (start, mut end) = match ends[..] {
         ["*" | "?"] => (least, most),
@@ -84,7 +84,7 @@ fn check_range(part: &str, least: u32, most: u32, names: &[&str]) -> Result<(), 
 fn number(text: &str, names: &[&str], first: u32) -> Result<u32, String> {
     let lower = text.to_lowercase();
     if let Some(position) = names.iter().position(|name| *name == lower) {
-        return Ok(first + u32::try_from(position).expect("a dozen names at most"));
+        return Ok(first.saturating_add(u32::try_from(position).expect("a dozen names at most")));
     }
     match text.parse::<i64>() {
         Ok(negative @ ..0) => Err(format!("negative number ({negative}) not allowed: {text}")),

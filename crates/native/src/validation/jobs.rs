@@ -19,7 +19,7 @@ pub(super) fn job(errors: &mut Errors, root: Node<'_>) {
     let name = root.dig(&["metadata", "name"]).text();
     let completions = spec.at("completions").int();
     if spec.at("completionMode").text() == "Indexed" && completions > 0 {
-        let last = format!("{name}-{}", completions - 1);
+        let last = format!("{name}-{}", completions.saturating_sub(1));
         if !names::dns1123_label(&last).is_empty() {
             let text = format!("will not able to create pod with invalid DNS label: {last}");
             errors.push(Error::invalid(&Path::new("metadata").child("name"), name, text));

@@ -60,7 +60,9 @@ fn canonical_address(name: &str) -> Vec<String> {
 /// letter stand for the last two bytes, which forgives one bad character before the dash.
 fn mask_trailing_dash(name: &str) -> String {
     match name.strip_suffix('-') {
-        Some(head) if !head.is_empty() => format!("{}a", head.get(..head.len() - 1).unwrap_or(head)),
+        Some(head) if !head.is_empty() => {
+            format!("{}a", head.get(..head.len().saturating_sub(1)).unwrap_or(head))
+        }
         _ => name.to_owned(),
     }
 }
@@ -184,11 +186,11 @@ pub(crate) fn labels(labels: Node<'_>, path: &Path) -> Errors {
 /// Returns what is wrong with annotations: keys as qualified names whatever their case, and the total size.
 pub(crate) fn annotations(annotations: Node<'_>, path: &Path) -> Errors {
     let mut errors = Errors::new();
-    let mut bytes = 0;
+    let mut bytes = 0_usize;
     for (key, value) in annotations.entries() {
         let wrong = names::qualified_name(&key.to_lowercase());
         errors.extend(wrong.into_iter().map(|text| Error::invalid(path, key, text)));
-        bytes += key.len() + value.text().len();
+        bytes = bytes.saturating_add(key.len()).saturating_add(value.text().len());
     }
     if bytes > MAX_ANNOTATION_BYTES {
         errors.push(Error::too_long(path, MAX_ANNOTATION_BYTES));
@@ -199,7 +201,7 @@ pub(crate) fn annotations(annotations: Node<'_>, path: &Path) -> Errors {
 fn owner_references(owners: Node<'_>, path: &Path) -> Errors {
     let mut errors = Errors::new();
     let mut controller: Option<String> = None;
-    let mut clashes = 0;
+    let mut clashes = 0_usize;
     for owner in owners.items() {
         let (api_version, kind) = (owner.at("apiVersion").text(), owner.at("kind").text());
         let version = api_version.rsplit_once('/').map_or(api_version, |(_, version)| version);
@@ -221,7 +223,7 @@ fn owner_references(owners: Node<'_>, path: &Path) -> Errors {
                 // Each shows the whole list: without an end, a body of 3 MiB would become hundreds of gigabytes.
                 Some(_) if clashes == MOST_CLASHES => {}
                 Some(first) => {
-                    clashes += 1;
+                    clashes = clashes.saturating_add(1);
                     let text = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );

@@ -219,16 +219,16 @@ fn policy_port(errors: &mut Errors, port: Node<'_>, path: &Path) {
 }
 
 fn policy_peer(errors: &mut Errors, peer: Node<'_>, path: &Path) {
-    let mut given = 0;
+    let mut given = 0_usize;
     for field in ["podSelector", "namespaceSelector"] {
         if peer.at(field).exists() {
-            given += 1;
+            given = given.saturating_add(1);
             check::selector(errors, &path.child(field), peer.at(field));
         }
     }
     let block = peer.at("ipBlock");
     if block.exists() {
-        given += 1;
+        given = given.saturating_add(1);
         ip_block(errors, block, &path.child("ipBlock"));
     }
     if given == 0 {
@@ -267,7 +267,7 @@ fn parse_cidr(cidr: &str) -> Option<(u128, u32, bool)> {
 }
 
 fn is_strict_subset(inner: (u128, u32, bool), outer: (u128, u32, bool)) -> bool {
-    let mask = if outer.1 == 0 { 0 } else { u128::MAX << (128 - outer.1) };
+    let mask = u128::MAX.checked_shl(128_u32.saturating_sub(outer.1)).unwrap_or(0);
     inner.2 == outer.2 && inner.1 > outer.1 && inner.0 & mask == outer.0 & mask
 }
 

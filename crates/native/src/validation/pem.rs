@@ -15,9 +15,10 @@ pub(super) fn first(data: &[u8]) -> Option<(Block, Vec<u8>)> {
     let text = String::from_utf8_lossy(data);
     let mut rest: &str = &text;
     loop {
-        let start =
-            if rest.starts_with("-----BEGIN ") { 0 } else { rest.find("\n-----BEGIN ").map(|at| at + 1)? };
-        let after = &rest[start + "-----BEGIN ".len()..];
+        let after = match rest.strip_prefix("-----BEGIN ") {
+            Some(after) => after,
+            None => rest.split_once("\n-----BEGIN ")?.1,
+        };
         let (line, body) = after.split_once('\n').unwrap_or((after, ""));
         let Some(label) = line.trim_end().strip_suffix("-----") else {
             rest = after;
@@ -41,13 +42,15 @@ fn read<'a>(label: &str, body: &'a str) -> Option<(Block, &'a str)> {
         content = rest;
     }
     let end = format!("-----END {label}-----");
-    let (at, skip) = if content.starts_with(&end) { (0, 0) } else { (content.find(&format!("\n{end}"))?, 1) };
-    let rest = &content[at + skip + end.len()..];
+    let (encoded, rest) = match content.strip_prefix(&end) {
+        Some(rest) => ("", rest),
+        None => content.split_once(&format!("\n{end}"))?,
+    };
     let (tail, rest) = rest.split_once('\n').unwrap_or((rest, ""));
     if !tail.trim().is_empty() {
         return None;
     }
-    let encoded: String = content[..at].chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let encoded: String = encoded.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).ok()?;
     Some((Block { label: label.to_owned(), has_headers, bytes }, rest))
 }

@@ -91,7 +91,7 @@ pub(super) fn resource_quota(errors: &mut Errors, root: Node<'_>) {
     let before = errors.len();
     for scope in scopes.texts() {
         // Each shows the whole list, and they say the same.
-        if errors.len() >= before + MOST_SCOPE_ERRORS {
+        if errors.len() >= before.saturating_add(MOST_SCOPE_ERRORS) {
             break;
         }
         if !SCOPES.contains(&scope) {

@@ -170,7 +170,10 @@ pub(super) fn spread(errors: &mut Errors, constraints: Node<'_>, path: &Path) {
     }
     // How many of each are still to come.
     let mut left: HashMap<(&str, &str), usize> = HashMap::new();
-    constraints.items().for_each(|constraint| *left.entry(pair(constraint)).or_default() += 1);
+    for constraint in constraints.items() {
+        let count = left.entry(pair(constraint)).or_default();
+        *count = count.saturating_add(1);
+    }
     for (index, constraint) in constraints.items().enumerate() {
         let path = path.index(index);
         let skew = constraint.at("maxSkew").int();

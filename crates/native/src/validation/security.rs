@@ -142,9 +142,8 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= 253
         && name.split(['.', '/']).all(|part| {
             let bytes = part.as_bytes();
-            !bytes.is_empty()
-                && plain(bytes[0])
-                && plain(bytes[bytes.len() - 1])
+            bytes.first().is_some_and(|first| plain(*first))
+                && bytes.last().is_some_and(|last| plain(*last))
                 && bytes.iter().all(|&byte| plain(byte) || matches!(byte, b'-' | b'_'))
         })
 }

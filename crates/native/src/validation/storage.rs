@@ -2,6 +2,7 @@
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
+use apimachinery::object::{child, fields};
 use serde_json::Value;
 
 use super::check::{self, complaints};
@@ -211,7 +212,8 @@ pub(super) fn claim_update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
     }
     let new_size = spec.dig(&["resources", "requests", "storage"]);
     if bound && new_size.exists() {
-        allowed["resources"]["requests"]["storage"] = Value::from(new_size.text());
+        let requests = child(child(fields(&mut allowed), "resources"), "requests");
+        requests.insert("storage".to_owned(), Value::from(new_size.text()));
     }
     if !same(spec, Node::from(&allowed)) {
         let text = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
@@ -289,7 +291,7 @@ pub(super) fn attachment(errors: &mut Errors, root: Node<'_>) {
 pub(super) fn attachment_status(errors: &mut Errors, root: Node<'_>) {
     let (status, path) = (root.at("status"), Path::new("status"));
     let notes = status.at("attachmentMetadata").entries();
-    let size: usize = notes.map(|(key, value)| key.len() + value.text().len()).sum();
+    let size: usize = notes.map(|(key, value)| key.len().saturating_add(value.text().len())).sum();
     if size > MAX_ATTACHMENT_METADATA {
         errors.push(Error::too_long(&path.child("attachmentMetadata"), MAX_ATTACHMENT_METADATA));
     }

@@ -217,7 +217,7 @@ fn projected(errors: &mut Errors, source: Node<'_>, path: &Path) {
     mode(errors, source.at("defaultMode"), &path.child("defaultMode"));
     for (index, source) in source.at("sources").items().enumerate() {
         let path = path.child("sources").index(index);
-        let mut found = 0;
+        let mut found = 0_usize;
         for kind in [
             "secret",
             "configMap",
@@ -230,7 +230,7 @@ fn projected(errors: &mut Errors, source: Node<'_>, path: &Path) {
             if !part.exists() {
                 continue;
             }
-            found += 1;
+            found = found.saturating_add(1);
             if found > 1 {
                 errors.push(Error::forbidden(&path.child(kind), "may not specify more than 1 volume type"));
                 continue;
