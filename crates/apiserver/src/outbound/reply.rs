@@ -38,7 +38,7 @@ const TREES: usize = 64 << 20;
 /// What large parts of answers have become that stay until the end of a request, such as a patch of its object; the same shares.
 const ALL_KEPT: usize = ALL_TREES;
 const KEPT: usize = TREES;
-/// As client-go: this much is told of an answer that is no document.
+/// As client-go: this much is told of an answer that is not a document.
 const TOLD: usize = 2048;
 
 /// The limits of one answer.
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_16_little_is_told_of_an_answer_that_is_no_document() {
+    fn finding_16_little_is_told_of_an_answer_that_is_not_a_document() {
         let long = "x".repeat(SMALL + 1);
         assert_eq!(document(403, long.as_bytes()).unwrap_err().0, "x".repeat(TOLD));
         let status = serde_json::json!({"kind": "Status", "status": "Failure", "message": "no"}).to_string();
