@@ -249,9 +249,7 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
     };
     let affinity = ClusterAffinity { cluster_names: clusters, ..ClusterAffinity::default() };
     let placement = Some(Placement { cluster_affinity: Some(affinity), ..Placement::default() });
-    let mut template = json!(ingress);
-    template["apiVersion"] = "networking.k8s.io/v1".into();
-    template["kind"] = "Ingress".into();
+    let template = json!(ingress);
     match view.binding.as_deref() {
         None => plan.steps.push(Step::CreateBinding(Box::new(ResourceBinding {
             metadata: ObjectMeta {
@@ -824,6 +822,39 @@ mod tests {
         let names = spec.pointer("/rules/0/http/paths").and_then(Value::as_array).expect("paths");
         let names: Vec<&Value> = names.iter().map(|path| &path["backend"]["service"]["name"]).collect();
         assert_eq!(names, ["derived-web", "api"]);
+    }
+
+    #[test]
+    fn the_back_end_of_all_other_requests_counts_as_well() {
+        let back_end = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+        let multi =
+            multi(json!({ "spec": { "defaultBackend": back_end, "rules": null } })).expect("it is there");
+        assert_eq!(backends(&multi), ["web".to_owned()].into());
+        let made = json!(desired(&multi, &["web".to_owned()].into(), true).expect("an Ingress"));
+        assert_eq!(made["spec"]["defaultBackend"]["service"]["name"], "derived-web");
+    }
+
+    #[test]
+    fn marks_of_karmada_and_of_kubectl_stay_behind() {
+        let marks = json!({ "metadata": {
+            "labels": { "team": "a", "policy.karmada.io/id": "p" },
+            "annotations": { LAST_APPLIED: "{}", COPIED_LABELS: "x", COPIED_ANNOTATIONS: "x", "x/size": "1m" },
+        } });
+        let made = desired(&multi(marks).expect("it is there"), &BTreeSet::new(), true).expect("an Ingress");
+        let map = |pairs: &[(&str, &str)]| -> Option<BTreeMap<String, String>> {
+            Some(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+        };
+        assert_eq!(made.metadata.labels, map(&[("team", "a"), (RESOURCE_TEMPLATE_CLAIMED_BY, HOLDER)]));
+        let expected = map(&[("x/size", "1m"), (COPIED_ANNOTATIONS, "x/size"), (COPIED_LABELS, "team")]);
+        assert_eq!(made.metadata.annotations, expected);
+    }
+
+    #[test]
+    fn which_imports_have_a_derived_service() {
+        let import = |kind: &str| -> ServiceImport {
+            read(json!({ "metadata": { "name": "web" }, "spec": { "type": kind, "ports": [] } }))
+        };
+        assert!(has_derived(&import("ClusterSetIP")) && !has_derived(&import("Headless")));
     }
 
     #[test]

@@ -202,9 +202,7 @@ impl Wanted {
 
 /// Returns the Work that asks a provider for the endpoints of a MultiClusterService.
 pub(super) fn request(service: &MultiClusterService, cluster: &str) -> propagation::Result<Wanted> {
-    let mut manifest = serde_json::to_value(service).unwrap_or_default();
-    manifest["apiVersion"] = "networking.karmada.io/v1alpha1".into();
-    manifest["kind"] = "MultiClusterService".into();
+    let manifest = serde_json::to_value(service).unwrap_or_default();
     let Key { namespace, name } = Key::of(service);
     let id = service.metadata.labels.as_ref().and_then(|all| all.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID));
     let labels = [

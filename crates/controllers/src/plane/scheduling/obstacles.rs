@@ -133,6 +133,11 @@ mod tests {
             ("its APIs are known in part, as before", complete("False"), (false, false)),
             ("what is in use", summary, (false, true)),
             ("another condition", other_condition, (false, false)),
+            (
+                "the classes of its nodes",
+                json!({"spec": {"resourceModels": [{"grade": 0, "ranges": []}]}}),
+                (true, true),
+            ),
         ];
         for (name, otherwise, expected) in cases {
             assert_eq!(changed(otherwise), expected, "{name}");

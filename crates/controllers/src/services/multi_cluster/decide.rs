@@ -700,6 +700,10 @@ mod tests {
             let metadata = json!({ "metadata": change });
             changed.binding = Some(Arc::new(read(merged(json!(changed.binding.as_deref()), metadata))));
             check(&changed, &["rebind"], what);
+            let Some(Step::UpdateBinding(_, binding)) = decide(&changed).steps.pop() else {
+                panic!("it is put right")
+            };
+            assert_eq!(Some(Arc::from(binding)), whole().binding, "{what}");
         }
 
         // One that is gone leaves alone what is of another kind of holder.
