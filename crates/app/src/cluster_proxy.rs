@@ -26,7 +26,7 @@ use apimachinery::gvk::GroupResource;
 use apimachinery::names;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, Query, RequestInfo, onward, pass, respond};
+use apiserver::http::{Body, Query, RequestInfo, body, onward, pass, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
 use bytes::Bytes;
@@ -47,10 +47,11 @@ const EVERY: &str = "*";
 /// As for aggregated servers.
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
-/// How long another server may take until its answer begins. The caller may read it for as long as it lasts.
+/// How long another server may take until its answer begins.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// For requests that do not stay open; members that are alive answer these within their own deadline, which is the same.
+    /// For requests that do not stay open; members that are alive answer these within their own deadline, which is the same. Once it
+    /// has begun, the answer has as long again to come to its end. What stays open may be read for as long as it lasts.
     usual: Duration,
     /// For watches, and for a change of protocols. A member says at once that it begins; an aggregated server of its own may first fill
     /// a cache.
@@ -68,16 +69,23 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Returns how long the answer to a request may take to begin.
-    fn of(self, method: &Method, target: &str) -> Duration {
+    /// Returns the limits for the answer to a request.
+    fn of(self, method: &Method, target: &str) -> Within {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let info = RequestInfo::parse(method, path, &Query::parse(Some(query)));
         match info.subresource.as_str() {
-            "log" | "proxy" => self.quiet,
-            _ if info.is_long_running() => self.open,
-            _ => self.usual,
+            "log" | "proxy" => Within { begin: self.quiet, rest: None },
+            _ if info.is_long_running() => Within { begin: self.open, rest: None },
+            _ => Within { begin: self.usual, rest: Some(self.usual) },
         }
     }
+}
+
+/// How long an answer may take to begin, and then to come to its end; `None` if it may last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Within {
+    begin: Duration,
+    rest: Option<Duration>,
 }
 
 /// The routes to members, with a client for each that was used.
@@ -168,7 +176,8 @@ impl ClusterProxy {
             return Ok(client);
         }
         let client = connection.client().await.map_err(bare)?;
-        self.clients.keep(name, connection, &client);
+        self.clients
+            .keep(name, connection, &client, |name| server.store.get(&kind.collection, name).is_some());
         Ok(client)
     }
 
@@ -179,7 +188,8 @@ impl ClusterProxy {
             return Ok(client);
         }
         let client = connection.limited_client().await.map_err(bare)?;
-        self.readers.keep(name, connection, &client);
+        self.readers
+            .keep(name, connection, &client, |name| server.store.get(&kind.collection, name).is_some());
         Ok(client)
     }
 
@@ -223,18 +233,26 @@ impl ClusterProxy {
     }
 }
 
-/// Clients by cluster, each with its route; a client is replaced when the route has changed.
-#[derive(Default)]
-struct Clients(Mutex<HashMap<String, (Connection, Client)>>);
+/// Clients by cluster, each with its route and the token that it shows; a client is replaced when the route has changed.
+struct Clients<W = Connection>(Mutex<HashMap<String, (W, Client)>>);
 
-impl Clients {
-    fn get(&self, cluster: &str, way: &Connection) -> Option<Client> {
+impl<W> Default for Clients<W> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<W: PartialEq> Clients<W> {
+    fn get(&self, cluster: &str, way: &W) -> Option<Client> {
         let clients = self.0.lock();
         clients.get(cluster).filter(|(known, _)| known == way).map(|(_, client)| client.clone())
     }
 
-    fn keep(&self, cluster: &str, way: Connection, client: &Client) {
-        self.0.lock().insert(cluster.to_owned(), (way, client.clone()));
+    /// Keeps a client. Those of clusters that are gone go as well: nobody asks for such a cluster again.
+    fn keep(&self, cluster: &str, way: W, client: &Client, exists: impl Fn(&str) -> bool) {
+        let mut clients = self.0.lock();
+        clients.retain(|known, _| exists(known));
+        clients.insert(cluster.to_owned(), (way, client.clone()));
     }
 
     fn forget(&self, cluster: &str) {
@@ -260,8 +278,9 @@ async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecret
 }
 
 /// Forwards a request in the caller's name, upgrades included. The other server must not redirect the caller to another host,
-/// which would get the caller's token. A server that does not begin to answer is given up, as kube-apiserver gives up a request of its
-/// own: otherwise one that is silent would hold the requests, and so the places and connections, of all who ask it.
+/// which would get the caller's token. A server that does not begin to answer, or stops in the middle, is given up, as kube-apiserver
+/// gives up a request of its own: otherwise one that is silent would hold the requests, and so the places and connections, of all who
+/// ask it.
 async fn pass_on(
     server: &Arc<Server>,
     context: &Context,
@@ -277,7 +296,7 @@ async fn pass_on(
         target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
     *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
     let within = patience.of(&context.method, target);
-    let response = match tokio::time::timeout(within, client.send(request)).await {
+    let response = match tokio::time::timeout(within.begin, client.send(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Ok(Err(error)),
         Err(_) => return Ok(Ok(apiserver::timed_out())),
@@ -289,7 +308,10 @@ async fn pass_on(
         Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             pass::relay(server, caller, response)
         }
-        _ => pass::stream(response),
+        _ => match within.rest.and_then(|rest| tokio::time::Instant::now().checked_add(rest)) {
+            Some(deadline) => pass::stream(response).map(|body| body::until(body, deadline)),
+            None => pass::stream(response),
+        },
     }))
 }
 
@@ -337,7 +359,8 @@ mod tests {
     use apiserver::{Options, Profile};
     use http::HeaderMap;
     use http::header::CONTENT_TYPE;
-    use http_body_util::BodyExt;
+    use http_body_util::{BodyExt, StreamBody};
+    use hyper::body::Frame;
 
     use super::*;
 
@@ -348,7 +371,10 @@ mod tests {
     fn followed_logs_may_be_quiet_and_lists_may_not() {
         let patience = Patience::default();
         let check = |method: Method, target: &str, expected: Duration| {
-            assert_eq!(patience.of(&method, target), expected, "{method} {target}");
+            let within = patience.of(&method, target);
+            assert_eq!(within.begin, expected, "{method} {target}");
+            let rest = Some(expected).filter(|expected| *expected == patience.usual);
+            assert_eq!(within.rest, rest, "{method} {target}: what stays open is not cut off");
         };
         let pod = "/api/v1/namespaces/n/pods/p";
         for path in ["/", "/version", "/api/v1/pods", "/api/v1/pods?watch=false", "/api/v1/namespaces/log"] {
@@ -367,6 +393,73 @@ mod tests {
         }
     }
 
+    fn asked(target: &str) -> Context {
+        let path = format!("/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy{target}");
+        let query = Query::parse(None);
+        let info = RequestInfo::parse(&Method::GET, &path, &query);
+        let user = User { name: "jane".to_owned(), ..User::default() };
+        Context::new(Method::GET, info, query, HeaderMap::new(), Arc::new(user))
+    }
+
+    /// A head, half of an answer, and the other half when `go` is told.
+    #[tokio::test]
+    async fn finding_16_a_member_that_stops_in_the_middle_holds_no_request_for_ever() {
+        const BRIEF: Duration = Duration::from_secs(1);
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = Options { profile: Profile::Karmada, ..Options::default() };
+        let handle = apiserver::start(options).await.expect("the server starts");
+        let go = Arc::new(tokio::sync::Notify::new());
+        let told = go.clone();
+        let halting = tower::service_fn(move |_: Request<kube::client::Body>| {
+            let told = told.clone();
+            let first = futures::stream::once(async { Ok::<_, String>(Frame::data(Bytes::from("half"))) });
+            let second = futures::stream::once(async move {
+                told.notified().await;
+                Ok(Frame::data(Bytes::from(" and half")))
+            });
+            let body = StreamBody::new(futures::StreamExt::chain(first, second));
+            async { Ok::<_, String>(Response::new(body)) }
+        });
+        let client = Client::new(halting, "default");
+        // Whatever stays open would end, too, if it had no more time than the rest.
+        let patience = Patience { usual: BRIEF, open: LONG, quiet: LONG };
+        let pass = async |target: &str| {
+            let answer =
+                pass_on(&handle.server, &asked(target), &client, target, Bytes::new(), patience).await;
+            answer.expect("it may be sent").expect("no trouble on the way").into_body()
+        };
+        let broken = pass("/api/v1/pods").await.collect().await.expect_err("it has no end");
+        assert_eq!(broken.to_string(), "the answer did not come to its end in time");
+        let pod = "/api/v1/namespaces/n/pods/p";
+        for target in ["/api/v1/pods?watch=true", &format!("{pod}/log?follow=true"), &format!("{pod}/proxy/")]
+        {
+            let mut body = pass(target).await;
+            body.frame().await.expect("half").expect("of an answer");
+            tokio::time::sleep(2 * BRIEF).await;
+            go.notify_one();
+            let rest = body.collect().await.expect("it is not cut off").to_bytes();
+            assert_eq!(rest, " and half", "{target}");
+        }
+        handle.stop().await;
+    }
+
+    #[test]
+    fn finding_24_clients_of_clusters_that_are_gone_are_not_kept() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let _inside = runtime.enter();
+        let nobody = tower::service_fn(|_: Request<kube::client::Body>| async {
+            Err::<Response<kube::client::Body>, _>("nobody answers")
+        });
+        let (clients, client) = (Clients::<u32>::default(), Client::new(nobody, "default"));
+        for cluster in ["m1", "m2", "m3"] {
+            clients.keep(cluster, 1, &client, |_| true);
+        }
+        clients.keep("m4", 1, &client, |cluster| cluster != "m2");
+        let kept = |cluster: &str| clients.get(cluster, &1).is_some();
+        assert!(!kept("m2") && ["m1", "m3", "m4"].into_iter().all(kept));
+        assert!(clients.get("m1", &2).is_none(), "the way to it has changed");
+    }
+
     #[tokio::test]
     async fn finding_16_a_member_that_never_answers_holds_no_request_for_ever() {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -383,11 +476,7 @@ mod tests {
             (format!("{pod}/log?follow=true"), Patience { usual: LONG, open: LONG, quiet: SHORT }),
         ];
         for (target, patience) in cases {
-            let path = format!("/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy{target}");
-            let query = Query::parse(None);
-            let info = RequestInfo::parse(&Method::GET, &path, &query);
-            let user = User { name: "jane".to_owned(), ..User::default() };
-            let context = Context::new(Method::GET, info, query, HeaderMap::new(), Arc::new(user));
+            let context = asked(&target);
             let answer = pass_on(&handle.server, &context, &client, &target, Bytes::new(), patience).await;
             let answer = answer.expect("it may be sent").expect("no trouble on the way");
             assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT, "{target}");

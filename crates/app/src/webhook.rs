@@ -24,8 +24,8 @@ use clap::Args;
 use cli::registration::{self, Place};
 use tokio_util::sync::CancellationToken;
 
-use crate::environment::Environment;
 use self::review::Callers;
+use crate::environment::Environment;
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
 

@@ -136,7 +136,7 @@ fn a_pod_with_very_many_variables_and_mounts_is_looked_at_in_linear_time() {
 
 #[test]
 fn finding_25_a_stateful_set_with_very_many_claims_and_volumes_is_looked_at_in_linear_time() {
-    const MANY: usize = 100_000;
+    const MANY: usize = 200_000;
     let claims: Vec<Value> =
         (0..MANY).map(|number| json!({"metadata": {"name": format!("c{number}")}})).collect();
     let volumes: Vec<Value> =

@@ -1,5 +1,7 @@
 //! Validates the parts that policies and their bindings share: which resources they match, and which parameters they take.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use apimachinery::pointer;
@@ -59,15 +61,14 @@ pub(super) fn match_resources(errors: &mut Errors, given: &Value, path: &Path) {
     for field in ["resourceRules", "excludeResourceRules"] {
         for (index, rule) in list(given, field).enumerate() {
             let at = path.child(field).index(index);
-            let mut seen: Vec<&str> = Vec::new();
+            let mut seen: HashSet<&str> = HashSet::new();
             for (index, name) in list(rule, "resourceNames").filter_map(Value::as_str).enumerate() {
                 let at = at.child("resourceNames").index(index);
                 let wrong = names::path_segment(name).into_iter();
                 errors.extend(wrong.map(|wrong| Error::invalid(&at, name, wrong)));
-                if seen.contains(&name) {
+                if !seen.insert(name) {
                     errors.push(Error::duplicate(&at, name));
                 }
-                seen.push(name);
             }
             errors.extend(native::validation::admission_rule(rule, &at));
         }
@@ -114,12 +115,13 @@ fn param_ref(errors: &mut Errors, given: &Value, path: &Path) {
 
 fn actions(errors: &mut Errors, spec: &Value, at: &Path) {
     let actions: Vec<&str> = list(spec, "validationActions").filter_map(Value::as_str).collect();
+    let mut seen = HashSet::new();
     for (index, action) in actions.iter().enumerate() {
         let supported = ["Audit", "Deny", "Warn"];
         if !supported.contains(action) {
             errors.push(Error::not_supported(&at.index(index), *action, &supported));
         }
-        if actions[..index].contains(action) {
+        if !seen.insert(action) {
             errors.push(Error::duplicate(&at.index(index), *action));
         }
     }

@@ -3,6 +3,8 @@
 //!
 //! In: the object, and the one it replaces. Expressions are checked at every write; only unchanged conditions are skipped.
 
+use std::collections::HashSet;
+
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::names;
@@ -30,6 +32,8 @@ enum Wanted {
 const MAX_CONDITIONS: usize = 64;
 /// How many annotations a policy may produce at most.
 const MAX_ANNOTATIONS: usize = 20;
+/// How many variables a policy may have at most. Each expression is checked against all of them.
+const MAX_VARIABLES: usize = 256;
 /// The longest expression for an annotation, in bytes.
 const MAX_ANNOTATION_LENGTH: usize = 5 * 1024;
 
@@ -135,8 +139,8 @@ impl Check {
         if count > MAX_CONDITIONS {
             self.errors.push(Error::too_many(path, count, MAX_CONDITIONS));
         }
-        let mut seen: Vec<String> = Vec::new();
-        for (index, condition) in list(holder, "matchConditions").enumerate() {
+        let mut seen: HashSet<String> = HashSet::new();
+        for (index, condition) in list(holder, "matchConditions").take(MAX_CONDITIONS).enumerate() {
             let at = path.index(index);
             let source = pointer::owned(condition, "/expression");
             if source.trim().is_empty() {
@@ -153,10 +157,9 @@ impl Check {
             for wrong in names::qualified_name(&name) {
                 self.errors.push(Error::invalid(&at, name.clone(), wrong));
             }
-            if seen.contains(&name) {
-                self.errors.push(Error::duplicate(&at, name.clone()));
+            if !seen.insert(name.clone()) {
+                self.errors.push(Error::duplicate(&at, name));
             }
-            seen.push(name);
         }
     }
 
@@ -203,7 +206,11 @@ impl Check {
     /// Checks the variables in order: each may use earlier ones.
     fn variables(&mut self, spec: &Value, path: &Path) {
         self.variables = Some(Vec::new());
-        for (index, variable) in list(spec, "variables").enumerate() {
+        let count = list(spec, "variables").count();
+        if count > MAX_VARIABLES {
+            self.errors.push(Error::too_many(&path.child("variables"), count, MAX_VARIABLES));
+        }
+        for (index, variable) in list(spec, "variables").take(MAX_VARIABLES).enumerate() {
             let at = path.child("variables").index(index);
             let (name, source) = (pointer::owned(variable, "/name"), pointer::owned(variable, "/expression"));
             if name.trim().is_empty() {
@@ -260,15 +267,14 @@ impl Check {
             let error = Error::invalid(&at, Value::Null, detail);
             self.errors.push(error.showing(format!("[{}]", shown.join(","))));
         }
-        let mut keys: Vec<String> = Vec::new();
-        for (index, annotation) in list(spec, "auditAnnotations").enumerate() {
+        let mut keys: HashSet<String> = HashSet::new();
+        for (index, annotation) in list(spec, "auditAnnotations").take(MAX_ANNOTATIONS).enumerate() {
             let at = at.index(index);
             self.annotation(policy, annotation, &at);
             let key = pointer::owned(annotation, "/key");
-            if keys.contains(&key) {
-                self.errors.push(Error::duplicate(&at.child("key"), key.clone()));
+            if !keys.insert(key.clone()) {
+                self.errors.push(Error::duplicate(&at.child("key"), key));
             }
-            keys.push(key);
         }
     }
 
@@ -464,6 +470,26 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[0].detail, "must be a valid CEL identifier");
         assert!(found[1].detail.contains("undefined field 'c'"), "{found:?}");
+    }
+
+    #[test]
+    fn finding_25_long_lists_of_a_policy_are_looked_at_in_linear_time() {
+        const MANY: usize = 100_000;
+        let named = |name: &str, value: &str| -> Vec<Value> {
+            (0..MANY).map(|number| json!({name: format!("a{number}"), value: "true"})).collect()
+        };
+        let mut spec = policy("true");
+        spec["matchConditions"] = named("name", "expression").into();
+        spec["variables"] = named("name", "expression").into();
+        spec["auditAnnotations"] = named("key", "valueExpression").into();
+        spec["matchConstraints"]["resourceRules"][0]["resourceNames"] =
+            (0..MANY).map(|number| format!("n{number}")).collect();
+        let found = wrong("ValidatingAdmissionPolicy", spec);
+        let told = |start: &str| found.iter().filter(|error| error.starts_with(start)).count();
+        assert_eq!((told("spec.matchConditions: Too many"), told("spec.variables: Too many")), (1, 1));
+        assert_eq!(told("spec.auditAnnotations"), 1 + MAX_ANNOTATIONS, "none of them is a text");
+        let binding = json!({"policyName": "p", "validationActions": vec!["Deny"; MANY]});
+        assert_eq!(wrong("ValidatingAdmissionPolicyBinding", binding).len(), MANY - 1, "repeated");
     }
 
     #[test]

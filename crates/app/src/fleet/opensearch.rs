@@ -21,7 +21,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::future::BoxFuture;
 use http::{Method, Request};
-use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::Mutex;
@@ -37,8 +36,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// The pauses after failures: doubled each time, up to the second value.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// How much of an answer is read.
-const ANSWER: usize = 16 << 20;
+/// How much of an answer or of an error in it is shown.
+const SHOWN: usize = 1 << 10;
 
 /// Follows the registries, and keeps a worker for each that wants one.
 pub(crate) fn start(fleet: &Arc<Fleet>, control: &Client, supervisor: &Supervisor) {
@@ -253,9 +252,8 @@ impl Wire {
         });
         let (code, answer) =
             self.ask(Method::PUT, &format!("/{index}"), "application/json", body.to_string()).await?;
-        let exists = answer.to_string().contains("resource_already_exists_exception");
-        if code >= 300 && !exists {
-            bail!("cannot create the index {index}: {code}: {answer}");
+        if code >= 300 && !answer.contains("resource_already_exists_exception") {
+            bail!("cannot create the index {index}: {code}: {}", shown(&answer));
         }
         Ok(())
     }
@@ -306,24 +304,9 @@ impl Wire {
         }
         let (code, answer) = self.ask(Method::POST, "/_bulk", "application/x-ndjson", body).await?;
         if code >= 300 {
-            bail!("{code}: {answer}");
+            bail!("{code}: {}", shown(&answer));
         }
-        let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-        let mut again = Vec::new();
-        for (step, item) in steps.iter().zip(&items) {
-            let outcome = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
-            match outcome.get("status").and_then(Value::as_u64).unwrap_or(200) {
-                429 | 500.. => again.push(step.clone()),
-                // A missing document need not be deleted.
-                404 if step.document.is_none() => {}
-                400.. => {
-                    let error = outcome.get("error").unwrap_or(&Value::Null);
-                    tracing::warn!(id = &*step.id, %error, "OpenSearch refuses a document")
-                }
-                _ => {}
-            }
-        }
-        Ok(again)
+        Ok(again(steps, &answer))
     }
 
     /// Sends a request to the first address that answers.
@@ -333,7 +316,7 @@ impl Wire {
         path: &str,
         kind: &str,
         body: String,
-    ) -> anyhow::Result<(u16, Value)> {
+    ) -> anyhow::Result<(u16, String)> {
         let mut last = anyhow::anyhow!("the registry names no address of OpenSearch");
         for address in &self.addresses {
             let asked = self.ask_one(address, &method, path, kind, body.clone());
@@ -359,7 +342,7 @@ impl Wire {
         path: &str,
         kind: &str,
         body: String,
-    ) -> anyhow::Result<(u16, Value)> {
+    ) -> anyhow::Result<(u16, String)> {
         let client = Client::try_from(kube::Config::new(address.parse().context("it is not a URL")?))?;
         let mut request = Request::builder().method(method).uri(path).header("content-type", kind);
         if let Some(credentials) = &*self.credentials.lock() {
@@ -367,10 +350,36 @@ impl Wire {
         }
         let answer = client.send(request.body(kube::client::Body::from(body.into_bytes()))?).await?;
         let code = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?.to_bytes();
-        Ok((code, serde_json::from_slice(&body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&body)))))
+        let body = member::answer::read(answer.into_body()).await?;
+        Ok((code, String::from_utf8_lossy(&body).into_owned()))
     }
+}
+
+/// Returns the changes that OpenSearch did not accept for now. The answer is a tree only in here, where nobody waits for anything:
+/// there are as many workers as registries have kinds.
+fn again(steps: &[Step], answer: &str) -> Vec<Step> {
+    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let items = answer.get("items").and_then(Value::as_array);
+    let mut again = Vec::new();
+    for (step, item) in steps.iter().zip(items.into_iter().flatten()) {
+        let outcome = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
+        match outcome.get("status").and_then(Value::as_u64).unwrap_or(200) {
+            429 | 500.. => again.push(step.clone()),
+            // A missing document need not be deleted.
+            404 if step.document.is_none() => {}
+            400.. => {
+                let error = outcome.get("error").unwrap_or(&Value::Null).to_string();
+                tracing::warn!(id = &*step.id, error = shown(&error), "OpenSearch refuses a document")
+            }
+            _ => {}
+        }
+    }
+    again
+}
+
+/// Returns the beginning of a text.
+fn shown(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(SHOWN)).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -400,12 +409,14 @@ mod tests {
         assert_eq!(*asked.lock(), ["/api/v1/namespaces/n/secrets/a"], "what can exist is asked for");
     }
 
-    /// An imitation of OpenSearch: its documents, by index and id, its requests, and how many more times it is busy.
+    /// An imitation of OpenSearch: its documents, by index and id, its requests, how many more times it is busy, and what it answers
+    /// to everything.
     #[derive(Default)]
     struct Imitation {
         documents: Mutex<BTreeMap<String, Value>>,
         asked: Mutex<Vec<String>>,
         busy: Mutex<u32>,
+        always: Mutex<Option<(u16, String)>>,
     }
 
     impl Imitation {
@@ -428,8 +439,11 @@ mod tests {
                                 }
                                 continue;
                             };
-                            let (code, answer) = own.answer(&head, &body);
-                            let answer = answer.to_string();
+                            let always = own.always.lock().clone();
+                            let (code, answer) = always.unwrap_or_else(|| {
+                                let (code, answer) = own.answer(&head, &body);
+                                (code, answer.to_string())
+                            });
                             let text = format!(
                                 "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{answer}",
                                 answer.len()
@@ -516,6 +530,26 @@ mod tests {
         };
         let waited = tokio::time::timeout(Duration::from_secs(60), ready).await;
         assert!(waited.is_ok(), "{wanted:?}: {:?}", imitation.documents.lock());
+    }
+
+    #[tokio::test]
+    async fn finding_16_an_answer_of_opensearch_of_many_small_parts_is_refused() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (imitation, address) = Imitation::start().await;
+        let wire = Wire::new(vec![address], Box::new(|| Box::pin(std::future::ready(None)))).await;
+        let steps = [Step { id: "a".into(), document: None }];
+        let answered = async |code: u16, answer: String| {
+            *imitation.always.lock() = Some((code, answer));
+            wire.bulk("i", &steps).await.map(|again| again.len()).map_err(|error| format!("{error:#}"))
+        };
+        // A megabyte and a half of text would be 150 MiB as a tree.
+        let parts = format!(r#"{{"items":[{}0]}}"#, r#"{"":0},"#.repeat(200_000));
+        let refused = answered(200, parts).await.expect_err("it is too heavy");
+        assert!(refused.contains("the answer becomes objects of more than 128 MiB"), "{refused}");
+        let refused = answered(500, "x".repeat(1 << 20)).await.expect_err("it is a refusal");
+        assert_eq!(refused, format!("500: {}", "x".repeat(SHOWN)), "a log shows the beginning");
+        let item = r#"{"delete":{"status":429,"error":"busy"}}"#;
+        assert_eq!(answered(200, format!(r#"{{"items":[{item},{item}]}}"#)).await, Ok(1));
     }
 
     #[tokio::test]

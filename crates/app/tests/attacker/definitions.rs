@@ -142,6 +142,23 @@ pub(crate) async fn long_key(stage: &Stage) -> Verdict {
     seen
 }
 
+/// As for the fields of an object, with the properties of a schema, good ones and bad ones.
+pub(crate) async fn long_property(stage: &Stage) -> Verdict {
+    let mut seen = Ok(String::new());
+    for kind in ["integer", "odd"] {
+        let fields: serde_json::Map<String, Value> =
+            (0..50_000).map(|field| (format!("f{field}"), json!({"type": kind}))).collect();
+        let inside = json!({"type": "object", "properties": fields});
+        let schema = json!({"type": "object", "properties": {"k".repeat(1_200_000): inside}});
+        let path = format!("{DEFINITIONS}?dryRun=All");
+        seen = written_at_once(stage, "POST", &path, &definition("longproperties", schema)).await;
+        if seen.is_err() {
+            break;
+        }
+    }
+    seen
+}
+
 /// Items of a map list that are looked for in the stored list.
 pub(crate) async fn long_list(stage: &Stage) -> Verdict {
     let item = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"},

@@ -428,6 +428,13 @@ pub(crate) async fn many_mounts(stage: &Stage) -> Verdict {
     at_once(stage, "POST", "api/v1/namespaces/tenant/pods?dryRun=All", "application/json", &pod).await
 }
 
+/// Node ports are given before anything is refused.
+pub(crate) async fn many_ports(stage: &Stage) -> Verdict {
+    let ports = vec![json!({"port": 1}); 150_000];
+    let service = json!({"metadata": {"name": "ported"}, "spec": {"type": "NodePort", "ports": ports}});
+    at_once(stage, "POST", "api/v1/namespaces/tenant/services?dryRun=All", "application/json", &service).await
+}
+
 /// Asks for the deletion of many large objects, without meaning it.
 pub(crate) async fn dry_collections(stage: &Stage) -> Verdict {
     let name = |number: usize| format!("doomed-{number}");

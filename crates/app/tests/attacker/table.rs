@@ -108,15 +108,16 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "many large writes", "F25", "editor", "memory bounded", editor::many_large_writes;
         shared "each with each: finalizers by strategic patch", "quadratic work", "editor", "answered", editor::many_finalizers;
         shared "each with each: owners", "quadratic work", "editor", "answered", editor::many_owners;
+        shared "each with each: ports of a service", "quadratic work", "editor", "answered", editor::many_ports;
         shared "each with each: volumes and mounts", "quadratic work", "editor", "answered", editor::many_mounts;
-        shared "collections deleted as a dry run", "F9", "editor", "memory bounded", editor::dry_collections;
         shared "each with each: finalizers of a custom object", "F25", "editor", "answered", editor::many_finalizers_of_a_policy;
+        shared "collections deleted as a dry run", "F9", "editor", "memory bounded", editor::dry_collections;
         shared "watch churn", "CVE-2020-8552", "editor", "others served", editor::watch_churn;
         // More rights than one was given.
         shared "roles: escalation", "CVE-2019-11247", "tenant", "403", rights::escalate;
-        shared "roles: binding", "escalation", "tenant", "403", rights::bind;
         shared "roles: product", "F25", "tenant", "403", rights::product;
         shared "roles: many names", "F25", "tenant", "403", rights::many_names;
+        shared "roles: binding", "escalation", "tenant", "403", rights::bind;
         shared "roles: aggregation", "F25", "role editor", "403", rights::aggregate;
         shared "roles: defaults", "CVE-2024-56513", "anybody", "no secrets", rights::default_roles;
         shared "csr: system:masters", "F24", "CSR creator", "refused", rights::masters_by_csr;
@@ -137,6 +138,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "definition: patterns", "ReDoS", "definer", "others served", definitions::patterns;
         shared "definition: defaults", "amplification", "definer", "memory bounded", definitions::defaults;
         shared "definition: columns", "amplification", "definer", "bounded", definitions::columns;
+        shared "definition: long property", "amplification", "definer", "answered", definitions::long_property;
         shared "definition: long key with many fields", "amplification", "definer", "answered", definitions::long_key;
         shared "definition: update of a long list", "quadratic work", "definer", "answered", definitions::long_list;
         shared "definition: takeover", "CVE-2019-11247", "definer", "refused", definitions::takeover;
@@ -158,19 +160,19 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "webhook: moves the object", "CVE-2021-25735", "webhook", "not moved", neighbours::hook_moves;
         shared "webhook: answers for another", "CVE-2021-25735", "webhook", "refused", neighbours::hook_answers_for_another;
         shared "webhook: warnings", "amplification", "webhook", "bounded", neighbours::hook_warns;
-        shared "conversion: renames", "CVE-2021-25735", "webhook", "refused", neighbours::conversion_renames;
-        shared "aggregated: redirects", "F13, CVE-2022-3172", "aggregated", "not passed on", neighbours::aggregated_redirects;
         shared "webhook: small parts", "F16", "webhook", "refused", neighbours::hook_parts;
-        shared "aggregated: cuts", "F13", "aggregated", "incomplete", neighbours::aggregated_cuts;
+        shared "conversion: renames", "CVE-2021-25735", "webhook", "refused", neighbours::conversion_renames;
         shared "conversion: small parts", "F16", "webhook", "refused", neighbours::conversion_parts;
+        shared "aggregated: redirects", "F13, CVE-2022-3172", "aggregated", "not passed on", neighbours::aggregated_redirects;
+        shared "aggregated: cuts", "F13", "aggregated", "incomplete", neighbours::aggregated_cuts;
         shared "aggregated: never ends", "F16", "aggregated", "memory bounded", neighbours::aggregated_never_ends;
         shared "aggregated: refuses upgrades", "CVE-2018-1002105", "aggregated", "no tunnel", neighbours::aggregated_refuses_upgrades;
         shared "aggregated: identity headers", "CVE-2022-3172", "definer", "one name", neighbours::aggregated_identity;
         shared "aggregated: discovery", "F13", "aggregated", "others served", neighbours::aggregated_discovery;
-        shared "member: never ends", "F16", "member", "memory bounded", neighbours::member_never_ends;
-        shared "member: * never ends", "F16", "member", "memory bounded", neighbours::members_never_end;
         shared "aggregated: small parts", "F16", "aggregated", "memory bounded", neighbours::aggregated_parts;
         shared "aggregated: long discovery", "F13", "aggregated", "others served", neighbours::aggregated_long_discovery;
+        shared "member: never ends", "F16", "member", "memory bounded", neighbours::member_never_ends;
+        shared "member: * never ends", "F16", "member", "memory bounded", neighbours::members_never_end;
         shared "member: gzip bombs", "F16", "member", "memory bounded", neighbours::member_bombs;
         shared "member: nests", "F16", "member", "others served", neighbours::member_nests;
         shared "member: small parts", "F16", "member", "memory bounded", neighbours::member_parts;
@@ -203,6 +205,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         alone "silent: webhook server", "F4", "anonymous", "others served", doors::webhook;
         alone "silent: metrics of the controllers", "F4", "anonymous", "others served", doors::metrics;
         alone "reviews of many small parts", "F16", "anonymous", "refused", doors::dense_reviews;
+        alone "rights of others told by reviews", "F17", "anonymous", "not told", doors::rights_of_others;
         alone "quota charged by a stranger", "F17", "anonymous", "not charged", doors::quota;
     }
 }

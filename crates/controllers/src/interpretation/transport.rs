@@ -2,7 +2,7 @@
 //! of Go's client.
 //!
 //! A Service is asked by its name (`<name>.<namespace>.svc`), which its certificate is checked against, at
-//! the address of that Service in the control plane. The size of answers is limited.
+//! the address of that Service in the control plane. The size of answers is limited, and so is what they become once they are parsed.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -14,7 +14,7 @@ use api::config::{WebhookClientConfig, WebhookServiceReference};
 use apimachinery::{names, pointer};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Service;
@@ -27,10 +27,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use trust::Trust;
 
-/// No API server stores objects of more than 3 MiB; an answer carries one, or a patch of one.
-const ANSWER_LIMIT: usize = 8 << 20;
 /// How much of a refusing answer is shown.
 const REFUSAL_LIMIT: usize = 1 << 10;
+/// Longer refusals are not parsed: only their message would be shown.
+const REFUSAL_PARSED: usize = 16 << 10;
 /// As Go's default transport.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Idle connections that are kept for each address.
@@ -200,11 +200,7 @@ impl Transport {
             }
         };
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT)
-            .collect()
-            .await
-            .map_err(|error| format!("the answer cannot be read: {error}"))?
-            .to_bytes();
+        let body = member::answer::read(response.into_body()).await.map_err(|error| error.to_string())?;
         if sender.ready().await.is_ok() {
             let mut idle = self.idle.lock();
             let kept = idle.entry(destination.clone()).or_default();
@@ -302,7 +298,8 @@ fn go_words(error: &hyper::Error) -> String {
 
 /// Returns the error for an answer that is not a success.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
-    if let Ok(said) = serde_json::from_slice::<Value>(body)
+    if body.len() <= REFUSAL_PARSED
+        && let Ok(said) = serde_json::from_slice::<Value>(body)
         && pointer::text(&said, "/kind") == "Status"
         && let Some(message) = said.get("message").and_then(Value::as_str)
     {
@@ -407,6 +404,13 @@ mod tests {
         assert_eq!(
             said(500, ""),
             "an error on the server (\"unknown\") has prevented the request from succeeding"
+        );
+        let long = format!(r#"{{"kind":"Status","message":"no","x":[{}0]}}"#, "0,".repeat(REFUSAL_PARSED));
+        let shown = said(403, &long);
+        assert!(
+            shown.starts_with("the server responded with the status code 403 and said") && shown.len() < 2048,
+            "it is not parsed: {} bytes",
+            shown.len()
         );
         assert_eq!(said(418, "tea"), "the server responded with the status code 418 and said \"tea\"");
     }

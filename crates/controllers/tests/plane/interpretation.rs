@@ -157,6 +157,27 @@ impl Webhook {
     }
 }
 
+/// 200,000 empty maps are a megabyte of text and more than a hundred as a tree.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finding_16_an_answer_of_an_interpreter_webhook_of_many_small_parts_is_refused() {
+    let plane = Plane::start().await;
+    let webhook =
+        Webhook::start(|_| json!({ "successful": true, "replicas": 7, "parts": vec![json!({}); 200_000] }))
+            .await;
+    let hooks: Api<ResourceInterpreterWebhookConfiguration> = Api::all(plane.client.clone());
+    plane.create(&hooks, webhook.configuration("Deployment", &["InterpretReplica"], 30)).await;
+    plane.create(&plane.api::<PropagationPolicy>(), policy(&["m1"])).await;
+    plane.create(&plane.api::<Deployment>(), deployment(2)).await;
+    let events: Api<Event> = plane.api();
+    let message = until_some("users are told of the answer", || async {
+        let events = events.list(&ListParams::default()).await.ok()?.items;
+        events.into_iter().find(|event| event.reason.as_deref() == Some("GetReplicasFailed"))?.message
+    })
+    .await;
+    assert!(message.contains("the answer becomes objects of more than 128 MiB"), "{message}");
+    plane.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_decides_and_a_customization_goes_before_it() {
     let plane = Plane::start().await;

@@ -96,6 +96,10 @@ fn complaints(root: &Path) -> Result<Vec<String>> {
         };
         at_lines(particular(&shown, &text), "compares the name of a kind: ask registry::Kind");
         if is_rust {
+            at_lines(
+                each_with_each(&text),
+                "looks for an item among all before it, which takes hours for a long list: keep them in a HashSet",
+            );
             at_lines(wide_comments(&text), "is a comment of more than 140 columns");
         }
         if is_rust && !UNSAFE.iter().any(|(allowed, _)| shown == *allowed) {
@@ -132,6 +136,19 @@ fn particular(path: &str, text: &str) -> Vec<usize> {
         !line.starts_with("//") && (is_comparison(line) || is_match(line, next) || is_choice(line))
     };
     (0..code.len()).filter(compares).map(|at| at + 1).collect()
+}
+
+/// Returns the lines that look for the item of a list among those before it: `seen[..index].contains(item)`.
+fn each_with_each(text: &str) -> Vec<usize> {
+    let looks = |line: &str| {
+        let code = line.split("//").next().unwrap_or("");
+        let found = code.split_once("[..").and_then(|(_, rest)| rest.split_once(']'));
+        found.is_some_and(|(end, rest)| {
+            let is_name = end.chars().all(|c| c.is_alphanumeric() || c == '_');
+            is_name && (rest.starts_with(".contains(") || rest.starts_with(".iter().any("))
+        })
+    };
+    text.lines().enumerate().filter(|(_, line)| looks(line)).map(|(at, _)| at + 1).collect()
 }
 
 /// Whether an expression has the name of a kind in it: `kind`, `info.resource.as_str()`, `text("kind")`.
@@ -380,6 +397,15 @@ mod tests {
         ] {
             assert_eq!(unsafe_lines(&format!("//! Unsafe code.\n\n{line}\n")), Vec::<usize>::new(), "{line}");
         }
+    }
+
+    #[test]
+    fn finding_25_looking_for_each_among_all_before_it_is_noticed() {
+        let text = |list: &str, question: &str| format!("//! X.\n\nif {list}[..index]{question}(key) {{\n");
+        assert_eq!(each_with_each(&text("keys", ".contains")), [3]);
+        assert_eq!(each_with_each(&text("self.keys", ".iter().any")), [3]);
+        assert_eq!(each_with_each(&text("keys", ".len")), Vec::<usize>::new());
+        assert_eq!(each_with_each(&text("// keys", ".contains")), Vec::<usize>::new());
     }
 
     #[test]
