@@ -332,6 +332,21 @@ mod tests {
     }
 
     #[test]
+    fn a_custom_metric_has_its_time_and_its_window() {
+        let sample = |otherwise: Value| {
+            let base = json!({ "describedObject": { "name": "a" }, "value": "1" });
+            let list = json!({ "items": [crate::fixtures::merged(base, otherwise)] });
+            let sample = read_pods(&list).expect("samples").remove("a").expect("a sample");
+            (sample.time.as_second(), sample.window.as_secs())
+        };
+        assert_eq!(sample(json!({ "timestamp": "1970-01-01T00:01:40Z", "windowSeconds": 30 })), (100, 30));
+        assert_eq!(sample(json!({ "window": 20 })), (0, 20), "as an older version says it");
+        assert_eq!(sample(json!({})), (0, 60), "a minute if it does not say");
+        let none = read_pods(&json!({ "items": [] })).unwrap_err();
+        assert_eq!(none, "no metrics returned from custom metrics API");
+    }
+
+    #[test]
     fn a_value_that_cannot_be_read_is_not_taken_for_nothing() {
         let item = |name: &str, value: Value| json!({ "describedObject": { "name": name }, "value": value });
         let list = |items: Vec<Value>| json!({ "items": items });

@@ -252,6 +252,19 @@ clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443"}}]
 users: [{name: u, user: {token: t}}]
 "#;
 
+    #[test]
+    fn what_is_kept_of_an_object() {
+        let seen = |otherwise: Value| {
+            let base = json!({ "apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Cluster", "metadata": { "name": "m1", "uid": "u" } });
+            Seen::of(&crate::fixtures::read(merged(base, otherwise)))
+        };
+        let kept =
+            |phase: &str, is_deleting: bool| Seen { uid: "u".into(), phase: phase.into(), is_deleting };
+        assert_eq!(seen(json!({})), kept("", false));
+        assert_eq!(seen(json!({ "status": { "phase": "Provisioned" } })), kept("Provisioned", false));
+        assert_eq!(seen(deleting()), kept("", true));
+    }
+
     fn origin(management: &str, uid: &str) -> Origin {
         Origin { management: management.into(), key: Key::new("capi", "m1"), uid: uid.into() }
     }

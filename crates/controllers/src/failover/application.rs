@@ -505,9 +505,14 @@ mod tests {
         world.refuse(Method::PATCH, "/resourcebindings/web-configmap", 500, "InternalError");
         world.once(controller.as_ref(), &key).await;
         assert_eq!(world.writes().len(), 1, "it is refused");
+        let told = ["ResourceBinding", "Deployment"];
+        assert_eq!(world.told_of("EvictWorkloadFromClusterFailed", 2).await, told);
         assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
         assert_eq!(world.writes().len(), 1, "the next look evicts at once");
         assert!(controller.since.lock().is_empty(), "nothing is counted any more");
+        assert_eq!(world.told_of("EvictingWorkloadFromCluster", 2).await, told);
+        let why = "Evicting from cluster m1: it has been unhealthy there for longer than 3600s.";
+        assert_eq!(world.event("EvictingWorkloadFromCluster").await, why);
     }
 
     #[test]

@@ -207,5 +207,13 @@ mod tests {
         let now = Instant::now();
         assert!(halt.sight().unchanged_for("m1", now) <= now - before, "time counts anew");
         assert_eq!(halt.standing().since(before), resumed.expect("it has ended"));
+        assert_eq!(halt.standing().since(now), now, "that was later");
+
+        assert_eq!(world.told_of(HALTED, 4).await, ["Cluster"; 4], "each that is lost is told of once");
+        let stop = "3 of 4 clusters are lost at once: evictions stop until fewer than 55% of the clusters, or fewer than 3 are. \
+                    This control plane may have lost its own network.";
+        assert_eq!(world.event(HALTED).await, stop);
+        assert_eq!(world.told_of(RESUMED, 4).await, ["Cluster"; 4]);
+        assert_eq!(world.event(RESUMED).await, "2 of 4 clusters are lost: evictions go on.");
     }
 }

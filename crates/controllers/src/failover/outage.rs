@@ -166,6 +166,33 @@ mod tests {
         assert!(!Loss { lost: 0, all: 5 }.exceeds(hasty), "nothing is lost");
     }
 
+    #[test]
+    fn whether_a_cluster_counts_as_lost() {
+        for (name, ready, otherwise, expected) in [
+            ("it is well", "True", json!({}), false),
+            ("it is ill", "False", json!({}), true),
+            ("it is silent", "Unknown", json!({}), true),
+            ("it has not reported yet", "", json!({}), false),
+            ("it leaves", "False", deleting(), false),
+        ] {
+            assert_eq!(is_lost(&cluster("m1", ready, otherwise)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_matters_to_evictions_is_news() {
+        let (mut sight, now) = (Sight::default(), Instant::now());
+        let well = || cluster("m1", "True", json!({}));
+        let mut note = |cluster: Option<Cluster>| sight.note("m1", cluster.as_ref(), now);
+        assert!(note(Some(well())), "it is new");
+        assert!(!note(Some(well())));
+        assert!(note(Some(tainted("True", "2020-01-01T00:00:00Z"))), "a taint came");
+        assert!(note(Some(well())), "it went");
+        assert!(note(Some(cluster("m1", "False", json!({})))), "it is lost");
+        assert!(note(None), "it is gone");
+        assert!(!note(None));
+    }
+
     fn tainted(ready: &str, time: &str) -> Cluster {
         let taint = json!({ "key": "k", "effect": "NoExecute", "timeAdded": time });
         cluster("m1", ready, json!({ "spec": { "taints": [taint, { "key": "k", "effect": "NoSchedule" }] } }))

@@ -34,7 +34,7 @@ use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 use scheduler::trigger::{is_backed, is_suspended};
 
 use super::monitor::Monitor;
-use super::{Shared, Start, is_leaving};
+use super::{Enabled, Shared, Start, is_leaving};
 use crate::plane::StoredBinding;
 
 const COMPONENT: &str = "cluster-controller";
@@ -216,7 +216,7 @@ impl Reconcile for Controller {
         let namespace = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
         let keys = shared.mirrors.works.keys(|key| key.namespace == space);
         let works: Vec<_> = keys.iter().filter_map(|key| shared.mirrors.works.find(key)).collect();
-        let absent = absent(shared);
+        let absent = absent(shared.enabled);
         let abandoned = works.iter().flat_map(|work| waits_for(work, &absent)).collect();
         let held = works.into_iter().filter(|work| has_finalizer(work, finalizers::EXECUTION)).collect();
         let space = Space::of(namespace.as_ref());
@@ -266,8 +266,8 @@ fn has_finalizer(work: &Work, finalizer: &str) -> bool {
 
 /// Returns the finalizers of the controllers of services that do not run here, such as those behind a gate that was switched off. What
 /// they collected is still there, and would keep the cluster for ever.
-fn absent(shared: &Shared) -> Vec<&'static str> {
-    let (enabled, mut absent) = (shared.enabled, Vec::new());
+fn absent(enabled: Enabled) -> Vec<&'static str> {
+    let mut absent = Vec::new();
     if !enabled.dispatch {
         absent.push(finalizers::MCS_ENDPOINT_SLICE_DISPATCH);
     }
@@ -543,6 +543,16 @@ mod tests {
         assert_eq!(names(&goes, &[]), [""; 0]);
         assert_eq!(names(&stays, &[dispatch, import]), [""; 0], "its slice is still there");
         assert_eq!(names(&work("m1", deleting()), &[dispatch, import]), [""; 0]);
+    }
+
+    #[test]
+    fn which_controllers_of_services_are_absent() {
+        let [slices, imports] = [finalizers::MCS_ENDPOINT_SLICE_DISPATCH, finalizers::ENDPOINT_SLICE];
+        let enabled = |dispatch: bool, import: bool| Enabled { dispatch, import, ..Enabled::default() };
+        assert_eq!(absent(enabled(true, true)), [""; 0]);
+        assert_eq!(absent(enabled(false, true)), [slices]);
+        assert_eq!(absent(enabled(true, false)), [imports]);
+        assert_eq!(absent(enabled(false, false)), [slices, imports]);
     }
 
     #[test]

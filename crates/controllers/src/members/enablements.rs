@@ -94,6 +94,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_belongs_to_a_resource_is_none_of_its_own() {
+        let listed = |name: &str, kind: &str| k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..Default::default()
+        };
+        let found =
+            resources(vec![listed("pods", "Pod"), listed("pods/log", "Pod"), listed("nodes", "Node")]);
+        let found: Vec<(String, String)> = found.map(|resource| (resource.name, resource.kind)).collect();
+        assert_eq!(
+            found,
+            [("pods", "Pod"), ("nodes", "Node")].map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+        );
+    }
+
+    #[test]
     fn groups_are_sorted_and_a_stale_one_makes_the_list_partial() {
         let document = |freshness: &str| -> APIGroupDiscoveryList {
             serde_json::from_value(json!({ "items": [

@@ -420,6 +420,9 @@ mod tests {
             ..Work::default()
         };
         assert!(Wanted::dispatching(true).changes_dispatching(&elsewhere), "that is said of something else");
+        let told = ["Dispatching", "True", "Dispatching", "Work is being dispatched to member clusters."];
+        let Condition { type_, status, reason, message, .. } = &work.status.conditions[0];
+        assert_eq!([type_, status, reason, message], told);
         let suspended = merged(&work, &[Wanted::dispatching(true)], at(100)).unwrap();
         assert_eq!(
             (suspended[0].status.as_str(), suspended[0].reason.as_str()),
@@ -447,6 +450,8 @@ mod tests {
         let other = Condition { type_: "Other".to_owned(), status: "True".to_owned(), ..failed.clone() };
         work.status.conditions = vec![failed, other];
         assert!(!is_confirmed(&work), "it failed at this generation, and something else did not");
-        assert!(!is_confirmed(&Work::default()), "without a generation nothing is known");
+        let mut unnumbered = Work::default();
+        unnumbered.status.conditions = applied(&unnumbered, &[]);
+        assert!(!is_confirmed(&unnumbered), "without a generation nothing is known");
     }
 }

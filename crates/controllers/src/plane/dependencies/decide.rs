@@ -278,6 +278,21 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, deleting, merged};
 
+    #[test]
+    fn a_binding_is_found_by_its_name_in_its_own_namespace() {
+        let named = |namespace: &str| {
+            fixtures::binding(
+                json!({ "metadata": { "namespace": namespace, "name": "web", "uid": namespace } }),
+            )
+        };
+        let (one, other) = (named("a"), named("b"));
+        let uid = |namespace: &str, name: &str| {
+            find(&[&one, &other], namespace, name).and_then(|found| found.metadata.uid.clone())
+        };
+        assert_eq!([uid("a", "web"), uid("b", "web")], ["a", "b"].map(|uid| Some(uid.to_owned())));
+        assert_eq!([uid("c", "web"), uid("a", "other")], [None, None]);
+    }
+
     fn app(otherwise: Value) -> ResourceBinding {
         let base = json!({ "metadata": { "name": "app-deployment" }, "spec": {
             "propagateDeps": true, "clusters": [{ "name": "m1" }],
