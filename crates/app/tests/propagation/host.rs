@@ -72,7 +72,7 @@ async fn the_control_plane_is_installed_changed_and_removed() {
     .expect("it was wanted to exist");
     assert!(arguments(&set).contains(&"--cert-extra-sans=192.0.2.7"), "{set:?}");
     let (good, _, error) = run(&kubeconfig, &init.replace("--namespace", "-n").replace("32451", "80"), "");
-    assert!(!good && error.contains("no port of nodes"), "{error}");
+    assert!(!good && error.contains("not a port of nodes"), "{error}");
 
     // The descheduler, which is a part of the control plane.
     let missing = "--karmada-kubeconfig=/nowhere";
