@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_there_are_only_so_many_metrics() {
+    fn finding_25_there_are_only_so_many_metrics() {
         let object = |count: usize| {
             let metrics = vec![
                 json!({ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 50 } } });

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_there_are_only_so_many_rules() {
+    fn finding_25_there_are_only_so_many_rules() {
         let object = |count: usize| {
             let rules = (0..count)
                 .map(|index| json!({ "name": format!("r{index}"), "schedule": "* * * * *", "targetReplicas": 1 }))

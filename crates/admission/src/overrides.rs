@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_policy_has_only_so_many_rules_and_overriders() {
+    fn finding_25_a_policy_has_only_so_many_rules_and_overriders() {
         let field = json!({ "fieldPath": "/data/x", "json": [{ "subPath": "/a", "operator": "remove" }] });
         let rule = |overriders: Value| json!({ "overriders": overriders });
         let entries = |count: usize| json!({ "fieldOverrider": vec![field.clone(); count] });
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_policy_from_before_the_limits_can_still_be_deleted() {
+    fn finding_25_a_policy_from_before_the_limits_can_still_be_deleted() {
         let rules = |count: usize| json!({ "overrideRules": vec![json!({ "overriders": {} }); count] });
         let stored = json!({ "metadata": { "name": "o", "finalizers": ["f"] }, "spec": rules(1001) });
         let update = |spec: Value| {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_placement_has_only_so_many_terms_and_tiers() {
+    fn finding_25_a_placement_has_only_so_many_terms_and_tiers() {
         let long = |terms: usize, tiers: usize, stored: bool| {
             let tiers: Vec<Value> =
                 (0..tiers).map(|index| json!({ "affinityName": format!("o{index}") })).collect();

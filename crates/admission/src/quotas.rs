@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_very_many_names_and_shares_are_summed_in_one_pass() {
+    fn finding_25_very_many_names_and_shares_are_summed_in_one_pass() {
         let names: Vec<String> = (0..20_000).map(|index| format!("example.com/r{index}")).collect();
         let overall: serde_json::Map<String, Value> =
             names.iter().map(|name| (name.clone(), json!("2"))).collect();

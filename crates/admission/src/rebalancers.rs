@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_a_request_names_no_more_workloads_than_its_status_has_room_for() {
+    fn finding_25_a_request_names_no_more_workloads_than_its_status_has_room_for() {
         assert_eq!(judge(None, &rebalancer(WORKLOADS_MAX, "w")), Ok(()));
         let long = rebalancer(WORKLOADS_MAX + 1, "w");
         let message = "spec.workloads: Too many: 5001: must have at most 5000 items";

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_very_many_taints_are_compared_in_linear_time() {
+    fn finding_25_very_many_taints_are_compared_in_linear_time() {
         let mut taints: Vec<Taint> =
             (0..100_000).map(|index| taint(&format!("t{index}"), "NoSchedule")).collect();
         assert!(check(&taints, false).is_empty());

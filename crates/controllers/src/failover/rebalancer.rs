@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_any_number_of_workloads_is_looked_at_in_linear_time() {
+    fn finding_25_any_number_of_workloads_is_looked_at_in_linear_time() {
         let workloads: Vec<Value> =
             (0..50_000).map(|index| reference("Deployment", "default", &format!("w{index}"))).collect();
         let named = json!({ "spec": { "workloads": workloads } });
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_19_results_of_what_is_no_longer_named_do_not_add_up_without_end() {
+    fn finding_25_results_of_what_is_no_longer_named_do_not_add_up_without_end() {
         let done: Vec<Value> = (0..RESULTS)
             .map(|index| json!({ "workload": reference("Deployment", "default", &format!("w{index}")), "result": "Successful" }))
             .collect();

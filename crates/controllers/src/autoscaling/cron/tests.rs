@@ -146,7 +146,7 @@ fn a_rule_that_cannot_run_is_told_once_and_delays_no_other() {
 }
 
 #[test]
-fn finding_19_a_moment_is_looked_for_when_it_is_due_and_not_at_every_glance() {
+fn finding_25_a_moment_is_looked_for_when_it_is_due_and_not_at_every_glance() {
     let named = |name: &str, schedule: &str| rule(json!({ "name": name, "schedule": schedule }));
     let rules =
         json!([named("rare", "0 0 29 2 *"), named("often", "*/5 * * * *"), named("never", "0 0 31 2 *")]);
@@ -169,7 +169,7 @@ fn finding_19_a_moment_is_looked_for_when_it_is_due_and_not_at_every_glance() {
 }
 
 #[test]
-fn finding_19_any_number_of_rules_is_looked_at_in_linear_time() {
+fn finding_25_any_number_of_rules_is_looked_at_in_linear_time() {
     let rules: Vec<Value> = (0..50_000)
         .map(|index| rule(json!({ "name": format!("r{index}"), "schedule": if index % 2 == 0 { "x" } else { "* * * * *" } })))
         .collect();
