@@ -125,18 +125,28 @@ fn node_port_of(port: Node<'_>) -> Option<u16> {
     u16::try_from(port.at("nodePort").int()).ok().filter(|port| *port != 0)
 }
 
-/// Services come here before their ports are counted: nothing may look through all ports for each port.
+/// Services come here before their ports are counted: nothing may look through all ports for each port, or copy them.
 fn node_ports(spec: Node<'_>) -> BTreeSet<u16> {
-    spec.at("ports").items().filter_map(node_port_of).collect()
+    node_ports_of(spec.at("ports"))
+}
+
+fn node_ports_of(ports: Node<'_>) -> BTreeSet<u16> {
+    ports.items().filter_map(node_port_of).collect()
+}
+
+/// Returns a spec without its ports, to be looked at while it is changed.
+fn without_ports(spec: &Object) -> Value {
+    let others = spec.iter().filter(|(name, _)| *name != "ports");
+    Value::Object(others.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// Node ports and the health check port.
 fn ports_of(spec: Node<'_>) -> Vec<u16> {
-    let mut ports: Vec<u16> = node_ports(spec).into_iter().collect();
-    if let Ok(port @ 1..) = u16::try_from(spec.at("healthCheckNodePort").int()) {
-        ports.push(port);
-    }
-    ports
+    node_ports(spec).into_iter().chain(health_check_port(spec.at("healthCheckNodePort"))).collect()
+}
+
+fn health_check_port(port: Node<'_>) -> Option<u16> {
+    u16::try_from(port.int()).ok().filter(|port| *port != 0)
 }
 
 /// Brings `clusterIP` and `clusterIPs` together where the caller only wrote (or only changed) the singular.
@@ -165,7 +175,7 @@ pub(super) fn normalise(root: &mut Object, old: Option<&Value>) {
 pub(super) fn keep_allocated(root: &mut Object, old: &Value) {
     let old = Node::from(old).at("spec");
     let Some(spec) = ensure(root, "spec") else { return };
-    let now = Value::Object(spec.clone());
+    let now = without_ports(spec);
     let now = Node::from(&now);
     if needs_cluster_ip(old) && needs_cluster_ip(now) {
         if now.at("clusterIP").is_empty() && !old.at("clusterIP").is_empty() {
@@ -176,7 +186,7 @@ pub(super) fn keep_allocated(root: &mut Object, old: &Value) {
         }
     }
     if needs_node_port(old) && needs_node_port(now) {
-        let (before, after) = (node_ports(old), node_ports(now));
+        let (before, after) = (node_ports(old), node_ports_of(Node(spec.get("ports"))));
         // Of several that share a name the last one counts.
         let by_name: HashMap<&str, i64> =
             old.at("ports").items().map(|port| (port.at("name").text(), port.at("nodePort").int())).collect();
@@ -207,7 +217,7 @@ pub(super) fn keep_allocated(root: &mut Object, old: &Value) {
 pub(super) fn drop_what_the_type_lost(root: &mut Object, old: &Value) {
     let old = Node::from(old).at("spec");
     let Some(spec) = ensure(root, "spec") else { return };
-    let now = Value::Object(spec.clone());
+    let now = without_ports(spec);
     let now = Node::from(&now);
     let unchanged = |field: &str| same(now.at(field), old.at(field));
 
@@ -222,7 +232,10 @@ pub(super) fn drop_what_the_type_lost(root: &mut Object, old: &Value) {
             }
         }
     }
-    if needs_node_port(old) && !needs_node_port(now) && node_ports(now).is_subset(&node_ports(old)) {
+    if needs_node_port(old)
+        && !needs_node_port(now)
+        && node_ports_of(Node(spec.get("ports"))).is_subset(&node_ports(old))
+    {
         each(spec, "ports", |port| {
             port.remove("nodePort");
         });
@@ -297,7 +310,7 @@ fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> R
         return Ok(());
     }
     let before = old.map(|old| Node::from(old).at("spec"));
-    let given = Value::Object(spec.clone());
+    let given = without_ports(spec);
     let given = Node::from(&given);
     if before.is_some_and(|before| stays_as_preferred(given, before)) {
         return Ok(());
@@ -312,7 +325,7 @@ fn families(object: &mut Value, old: Option<&Value>, configured: &[Family]) -> R
     }
     let mut errors = Errors::new();
     let path = Path::new("spec");
-    validation::service::addresses(&mut errors, Node(Some(&Value::Object(spec.clone()))), &path);
+    validation::service::addresses(&mut errors, Node(Some(&without_ports(spec))), &path);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -407,7 +420,7 @@ fn addresses(
     allocation: &mut Allocation,
 ) -> Result<(), Errors> {
     let before = old.map(|old| Node::from(old).at("spec"));
-    let view = object.get("spec").cloned().unwrap_or_default();
+    let view = object.get("spec").and_then(Value::as_object).map(without_ports).unwrap_or_default();
     let now = Node::from(&view);
     let families = now.at("ipFamilies").texts();
     let mut from = 0;
@@ -471,7 +484,7 @@ fn ports(
     let before = old.map(|old| Node::from(old).at("spec"));
     let had = before.map(ports_of).unwrap_or_default();
     let Some(spec) = spec_of(object) else { return Ok(()) };
-    let view = Value::Object(spec.clone());
+    let view = without_ports(spec);
     let now = Node::from(&view);
 
     if needs_node_port(now) {
@@ -492,9 +505,11 @@ fn ports(
             spec.insert("healthCheckNodePort".to_owned(), port.into());
         }
     }
-    let view = Value::Object(spec.clone());
-    let has = if needs_node_port(Node::from(&view)) { ports_of(Node::from(&view)) } else { Vec::new() };
-    let has: BTreeSet<u16> = has.into_iter().collect();
+    let mut has = BTreeSet::new();
+    if needs_node_port(now) {
+        has = node_ports_of(Node(spec.get("ports")));
+        has.extend(health_check_port(Node(spec.get("healthCheckNodePort"))));
+    }
     allocation.freed_ports.extend(had.into_iter().filter(|port| !has.contains(port)));
     Ok(())
 }
@@ -513,7 +528,7 @@ fn node_ports_of_new(
     // Only on creation do ports of one number share what one of them got, or what one of them names.
     let creating = before.is_none();
     let mut shared: HashMap<i64, u16> = HashMap::new();
-    let named = if creating { first_node_ports(now) } else { HashMap::new() };
+    let named = if creating { first_node_ports(Node(spec.get("ports"))) } else { HashMap::new() };
     let Some(list) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return Ok(()) };
     for (index, port) in list.iter_mut().enumerate() {
         let Some(port) = port.as_object_mut() else { continue };
@@ -544,9 +559,9 @@ fn node_ports_of_new(
 }
 
 /// Returns for each number the first node port that a port of this number names.
-fn first_node_ports(spec: Node<'_>) -> HashMap<i64, u16> {
+fn first_node_ports(ports: Node<'_>) -> HashMap<i64, u16> {
     let mut first = HashMap::new();
-    for port in spec.at("ports").items() {
+    for port in ports.items() {
         if let Some(node_port) = node_port_of(port) {
             first.entry(port.at("port").int()).or_insert(node_port);
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
+use apimachinery::status::MOST_ERRORS;
 use serde_json::json;
 
 use super::check::{self, complaints};
@@ -33,6 +34,9 @@ pub(super) fn service(errors: &mut Errors, root: Node<'_>) {
     let mut seen: HashSet<&str> = HashSet::new();
     let require_name = spec.at("ports").len() > 1;
     for (index, port) in spec.at("ports").items().enumerate() {
+        if errors.len() >= MOST_ERRORS {
+            break;
+        }
         service_port(errors, port, require_name, &mut seen, &path.child("ports").index(index));
     }
     errors.extend(meta::labels(spec.at("selector"), &path.child("selector")));
@@ -207,7 +211,11 @@ fn is_headless(spec: Node<'_>) -> bool {
     spec.at("clusterIPs").texts() == ["None"]
 }
 
+/// Adds no more errors than are told: each shows a port, which is much larger there than in a body of very many.
 fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    if errors.len() >= MOST_ERRORS {
+        return;
+    }
     let ports = || spec.at("ports").items().enumerate();
     if spec.at("type").text() == "ClusterIP" {
         for (index, _) in ports().filter(|(_, port)| port.at("nodePort").int() != 0) {
@@ -226,7 +234,7 @@ fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
     let mut seen: HashSet<(&str, i64)> = HashSet::new();
     for (index, port) in ports() {
         let key = (port.at("protocol").text(), port.at("port").int());
-        if seen.contains(&key) {
+        if seen.contains(&key) && errors.len() < MOST_ERRORS {
             let shown = json!({
                 "Name": "", "Protocol": key.0, "AppProtocol": null, "Port": key.1, "TargetPort": 0, "NodePort": 0,
             });
