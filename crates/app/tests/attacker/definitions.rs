@@ -147,9 +147,9 @@ pub(crate) async fn long_property(stage: &Stage) -> Verdict {
     let mut seen = Ok(String::new());
     for kind in ["integer", "odd"] {
         let fields: serde_json::Map<String, Value> =
-            (0..50_000).map(|field| (format!("f{field}"), json!({"type": kind}))).collect();
+            (0..20_000).map(|field| (format!("f{field}"), json!({"type": kind}))).collect();
         let inside = json!({"type": "object", "properties": fields});
-        let schema = json!({"type": "object", "properties": {"k".repeat(1_200_000): inside}});
+        let schema = json!({"type": "object", "properties": {"k".repeat(400_000): inside}});
         let path = format!("{DEFINITIONS}?dryRun=All");
         seen = written_at_once(stage, "POST", &path, &definition("longproperties", schema)).await;
         if seen.is_err() {

@@ -138,7 +138,6 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "definition: patterns", "ReDoS", "definer", "others served", definitions::patterns;
         shared "definition: defaults", "amplification", "definer", "memory bounded", definitions::defaults;
         shared "definition: columns", "amplification", "definer", "bounded", definitions::columns;
-        shared "definition: long property", "amplification", "definer", "answered", definitions::long_property;
         shared "definition: long key with many fields", "amplification", "definer", "answered", definitions::long_key;
         shared "definition: update of a long list", "quadratic work", "definer", "answered", definitions::long_list;
         shared "definition: takeover", "CVE-2019-11247", "definer", "refused", definitions::takeover;
@@ -196,6 +195,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "broken authority", "F11", "operator", "not replaced", disk::broken_authority;
         shared "modes of files", "F24, CVE-2019-11244", "local user", "private", disk::modes;
         shared "mode of a backup", "F24", "local user", "private", disk::backup;
+        // What it costs is charged to its user, who could make no definitions for some minutes on a slow machine.
+        shared "definition: long property", "amplification", "definer", "answered", definitions::long_property;
         // Takes long.
         long "aggregated: is silent", "F13, F25", "aggregated", "ends in time", neighbours::aggregated_is_silent;
         // On processes of their own.
